@@ -1,0 +1,3 @@
+//! The outbox-relay command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! HTTP: probes, metrics, status.

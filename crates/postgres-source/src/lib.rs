@@ -1,0 +1,1 @@
+//! The PostgreSQL side: slot, publication, replication stream, preflight, error classes.

@@ -1,0 +1,1 @@
+//! The shell that joins the core with the sockets: run loop, metrics, status.

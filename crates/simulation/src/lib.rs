@@ -1,0 +1,1 @@
+//! Drives the core through faults: one seed, one run.

@@ -1,0 +1,1 @@
+//! Field cases, by id.
