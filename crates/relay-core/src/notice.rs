@@ -1,0 +1,57 @@
+use std::time::Duration;
+
+use event::Position;
+
+use crate::{Dependency, Failure};
+
+/// Something that a person should be able to read in the log. Carries no payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A dependency failed and is tried again after the pause.
+    Retrying {
+        /// Which one.
+        dependency: Dependency,
+        /// Why.
+        failure: Failure,
+        /// How long until the next try.
+        pause: Duration,
+    },
+    /// The replication session is up.
+    SourceStarted,
+    /// The sink session is up; publishing goes on after this position.
+    SinkOpened {
+        /// The high-water mark; `None` when the stream holds nothing of this relay.
+        high_water: Option<Position>,
+    },
+    /// The stream ends before what it had acknowledged: the lost tail is read from the log again.
+    TailLost {
+        /// Where the stream ends now.
+        stream_end: Option<Position>,
+        /// What had been acknowledged.
+        acked: Position,
+    },
+    /// The server going down waits for this session, which may not confirm yet: let go.
+    LetGo,
+    /// A row with a message id that the stream already has, from another row: not stored.
+    DuplicateId {
+        /// The row.
+        position: Position,
+        /// The message that has the id.
+        stored: Position,
+    },
+    /// The duplicate window remembers an id whose message is gone: published without an id.
+    DuplicateVanished {
+        /// The row.
+        position: Position,
+    },
+    /// Rows of a table that the configuration does not name arrive on this publication.
+    ForeignTable {
+        /// Schema and table.
+        table: String,
+    },
+    /// Stopping: publishes in flight are awaited.
+    Draining {
+        /// How many.
+        in_flight: usize,
+    },
+}

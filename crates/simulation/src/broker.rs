@@ -1,0 +1,209 @@
+//! What JetStream does with publishes that state the sequence they must follow.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use event::{Position, SourceId, headers};
+use relay_core::{Occupant, Outgoing, SinkOpened, StreamEnd};
+
+/// A message in the stream.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its sequence.
+    pub sequence: u64,
+    /// `None` for a message of somebody else.
+    pub outgoing: Option<Arc<Outgoing>>,
+}
+
+impl Stored {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.outgoing.as_ref()?.headers.get(name)
+    }
+
+    /// The event's id.
+    #[must_use]
+    pub fn event_id(&self) -> Option<&str> {
+        self.header(headers::EVENT_ID)
+    }
+
+    /// The event's aggregate.
+    #[must_use]
+    pub fn aggregate_id(&self) -> Option<&str> {
+        self.header(headers::AGGREGATE_ID)
+    }
+
+    /// The event's version.
+    #[must_use]
+    pub fn version(&self) -> Option<u64> {
+        self.header(headers::AGGREGATE_VERSION)?.parse().ok()
+    }
+
+    /// The event's position.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        self.header(headers::POSITION)?.parse().ok()
+    }
+
+    fn source(&self) -> Option<SourceId> {
+        self.header(headers::SOURCE)?.parse().ok()
+    }
+}
+
+/// The answer to a publish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Stored at this sequence.
+    Stored(u64),
+    /// The message id is known; not stored.
+    Duplicate(u64),
+    /// The stream's end is not where the publish said.
+    Refused,
+}
+
+/// The stream and its duplicate window.
+#[derive(Debug)]
+pub struct Broker {
+    /// The messages, in order.
+    pub messages: Vec<Stored>,
+    last_sequence: u64,
+    window: Duration,
+    ids: BTreeMap<String, (Duration, u64)>,
+}
+
+impl Broker {
+    /// An empty stream.
+    #[must_use]
+    pub const fn new(window: Duration) -> Self {
+        Self { messages: Vec::new(), last_sequence: 0, window, ids: BTreeMap::new() }
+    }
+
+    /// Takes a publish. The duplicate window is looked at first.
+    pub fn publish(&mut self, now: Duration, publish: Publish) -> Answer {
+        let Publish { expected_sequence, expected_id, outgoing, .. } = publish;
+        let id = message_id(&outgoing);
+        if let Some(id) = &id
+            && let Some((at, sequence)) = self.ids.get(id)
+            && now < *at + self.window
+        {
+            return Answer::Duplicate(*sequence);
+        }
+        let last_id = self.messages.last().and_then(|last| message_id(last.outgoing.as_ref()?));
+        if expected_sequence != self.last_sequence
+            || expected_id.is_some_and(|id| Some(id) != last_id)
+        {
+            return Answer::Refused;
+        }
+        self.last_sequence += 1;
+        if let Some(id) = id {
+            self.ids.insert(id, (now, self.last_sequence));
+        }
+        self.messages.push(Stored { sequence: self.last_sequence, outgoing: Some(outgoing) });
+        Answer::Stored(self.last_sequence)
+    }
+
+    /// Somebody else writes.
+    pub fn foreign(&mut self) {
+        self.last_sequence += 1;
+        self.messages.push(Stored { sequence: self.last_sequence, outgoing: None });
+    }
+
+    /// The newest messages are gone, with their ids: a power cut before the sync.
+    pub fn lose_tail(&mut self, count: usize) {
+        let keep = self.messages.len().saturating_sub(count);
+        self.messages.truncate(keep);
+        self.last_sequence = self.messages.last().map_or(0, |message| message.sequence);
+        let last = self.last_sequence;
+        self.ids.retain(|_, (_, sequence)| *sequence <= last);
+    }
+
+    /// The position of the message at a sequence.
+    #[must_use]
+    pub fn position_at(&self, sequence: u64) -> Option<Position> {
+        self.messages.iter().find(|message| message.sequence == sequence)?.position()
+    }
+
+    fn occupant(&self, sequence: u64) -> Occupant {
+        match self.messages.iter().find(|message| message.sequence == sequence) {
+            None => Occupant::None,
+            Some(message) => message.position().map_or(Occupant::Foreign, Occupant::Ours),
+        }
+    }
+
+    /// What a new session reads, with a look at one sequence.
+    #[must_use]
+    pub fn open(&self, verify: Option<u64>) -> SinkOpened {
+        let end = self.messages.iter().rev().find_map(|message| {
+            Some(StreamEnd {
+                position: message.position()?,
+                source: message.source()?,
+                sequence: message.sequence,
+            })
+        });
+        SinkOpened {
+            end,
+            last_sequence: self.last_sequence,
+            stream_created: "once".into(),
+            verified: verify.map_or(Occupant::None, |sequence| self.occupant(sequence)),
+            message_bytes_max: 1 << 20,
+        }
+    }
+}
+
+/// A publish under way.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// Counts the publishes of the session, from 0.
+    pub index: u64,
+    /// The sequence that must be the stream's last.
+    pub expected_sequence: u64,
+    /// The message id that the stream's last message must have; the first publish of a session
+    /// names none.
+    pub expected_id: Option<String>,
+    /// The message.
+    pub outgoing: Arc<Outgoing>,
+}
+
+fn message_id(outgoing: &Outgoing) -> Option<String> {
+    outgoing.headers.get(headers::MESSAGE_ID).map(str::to_owned)
+}
+
+/// A connection to the broker: publishes under way there, answers under way back.
+#[derive(Debug)]
+pub struct Wire {
+    base: u64,
+    published: u64,
+    acked: u64,
+    last_id: Option<String>,
+    /// Publishes on their way.
+    pub there: VecDeque<Publish>,
+    /// Answers on their way, with the index of the publish.
+    pub back: VecDeque<(u64, Answer)>,
+}
+
+impl Wire {
+    /// A session whose first publish must follow `base`.
+    #[must_use]
+    pub fn new(base: u64) -> Self {
+        let (there, back) = (VecDeque::new(), VecDeque::new());
+        Self { base, published: 0, acked: 0, last_id: None, there, back }
+    }
+
+    /// The relay publishes.
+    pub fn publish(&mut self, outgoing: Arc<Outgoing>) {
+        let id = message_id(&outgoing);
+        self.there.push_back(Publish {
+            index: self.published,
+            expected_sequence: self.base + self.published,
+            expected_id: std::mem::replace(&mut self.last_id, id),
+            outgoing,
+        });
+        self.published += 1;
+    }
+
+    /// The cumulative count that an ack of publish `index` stands for.
+    pub fn count(&mut self, index: u64) -> u64 {
+        self.acked = self.acked.max(index + 1);
+        self.acked
+    }
+}

@@ -1,0 +1,68 @@
+//! The promises, as checks of a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use event::Lsn;
+
+use crate::broker::Broker;
+use crate::database::Database;
+
+/// No loss and only committed facts: the stream holds the committed events, all of them, no other.
+///
+/// # Errors
+/// Names the events.
+pub fn complete(database: &Database, broker: &Broker) -> Result<(), String> {
+    let committed: BTreeSet<&str> = database.rows().map(|row| row.event_id.as_str()).collect();
+    let stored: BTreeSet<&str> = broker.messages.iter().filter_map(|m| m.event_id()).collect();
+    let lost: Vec<_> = committed.difference(&stored).collect();
+    let unknown: Vec<_> = stored.difference(&committed).collect();
+    if lost.is_empty() && unknown.is_empty() {
+        return Ok(());
+    }
+    Err(format!("lost {lost:?}, never committed {unknown:?}"))
+}
+
+/// No event stands in the stream twice.
+///
+/// # Errors
+/// Names the first event.
+pub fn undoubled(broker: &Broker) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    let mut ids = broker.messages.iter().filter_map(|message| message.event_id());
+    match ids.find(|id| !seen.insert(*id)) {
+        None => Ok(()),
+        Some(id) => Err(format!("event {id} is doubled")),
+    }
+}
+
+/// Within an aggregate the stream has the versions in commit order, without a hole.
+///
+/// # Errors
+/// Names the first event out of order.
+pub fn ordered(broker: &Broker) -> Result<(), String> {
+    let mut versions = BTreeMap::new();
+    for message in &broker.messages {
+        if let (Some(aggregate), Some(version)) = (message.aggregate_id(), message.version()) {
+            let last = versions.entry(aggregate).or_insert(0);
+            if version != *last + 1 {
+                return Err(format!("aggregate {aggregate}: version {version} follows {last}"));
+            }
+            *last = version;
+        }
+    }
+    Ok(())
+}
+
+/// A confirmed position covers only events that the stream holds at that moment.
+///
+/// # Errors
+/// Names the first event that is not.
+pub fn not_ahead(database: &Database, broker: &Broker, confirmed: Lsn) -> Result<(), String> {
+    let stored: BTreeSet<&str> = broker.messages.iter().filter_map(|m| m.event_id()).collect();
+    let covered = database.transactions.iter().filter(|t| t.end_lsn <= confirmed);
+    let mut rows = covered.flat_map(|transaction| &transaction.rows);
+    match rows.find(|row| !stored.contains(row.event_id.as_str())) {
+        None => Ok(()),
+        Some(row) => Err(format!("{confirmed} was confirmed, but {} is not stored", row.event_id)),
+    }
+}
