@@ -1,0 +1,130 @@
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::{Program, Servers, free_port, wait_until};
+
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a test can ask of a nats-server.
+#[derive(Clone, Debug, Default)]
+pub struct NatsOptions {
+    /// Further lines of the configuration file.
+    pub config: String,
+}
+
+/// A nats-server with JetStream.
+#[derive(Debug)]
+pub struct Nats {
+    folder: TempDir,
+    server: PathBuf,
+    port: u16,
+    program: Option<Program>,
+}
+
+impl Nats {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// There is no server program, or it does not come up.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(NatsOptions::default()).await
+    }
+
+    /// Starts one with options.
+    ///
+    /// # Errors
+    /// There is no server program, or it does not come up.
+    pub async fn start_with(options: NatsOptions) -> Result<Self> {
+        let server = Servers::find()?.nats_server;
+        let folder = TempDir::with_prefix("outbox-relay-nats-").context("make a folder")?;
+        let port = free_port()?;
+        let store = folder.path().join("store");
+        let config = format!(
+            "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n{}\n",
+            store.display(),
+            options.config
+        );
+        fs::write(folder.path().join("nats.conf"), config).context("write nats.conf")?;
+        let mut nats = Self { folder, server, port, program: None };
+        nats.start_again().await?;
+        Ok(nats)
+    }
+
+    /// Starts it after a [`Nats::kill`], with the same port and store.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub async fn start_again(&mut self) -> Result<()> {
+        let mut command = Command::new(&self.server);
+        command.arg("-c").arg(self.folder.path().join("nats.conf"));
+        let log = self.folder.path().join("nats.log");
+        let program = Program::start("nats-server", &mut command, &log)?;
+        let connected = wait_until(START_WITHIN, "nats-server accepts connections", || async {
+            let client = self.client().await.ok()?;
+            let context = async_nats::jetstream::new(client);
+            context.query_account().await.ok()
+        });
+        connected.await.with_context(|| program.tail())?;
+        self.program = Some(program);
+        Ok(())
+    }
+
+    /// The port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The URL for clients.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// A client.
+    ///
+    /// # Errors
+    /// The server does not accept it.
+    pub async fn client(&self) -> Result<async_nats::Client> {
+        async_nats::ConnectOptions::new()
+            .connection_timeout(Duration::from_secs(5))
+            .connect(self.url())
+            .await
+            .context("connect to nats-server")
+    }
+
+    /// The process.
+    ///
+    /// # Panics
+    /// After [`Nats::kill`].
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        self.program.as_ref().expect("the server was killed")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.program = None;
+    }
+
+    /// SIGSTOP.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.program().pause()
+    }
+
+    /// SIGCONT.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.program().resume()
+    }
+}
