@@ -1,1 +1,18 @@
 //! The PostgreSQL side: slot, publication, replication stream, preflight, error classes.
+//!
+//! A [`Session`] holds the slot and streams from it. It starts only after [`preflight`] has found
+//! the publication, the tables and the mapped columns, since a server may walk a slot over rows
+//! that a missing publication hides.
+
+mod catalog;
+mod classify;
+mod options;
+pub mod preflight;
+mod session;
+pub mod setup;
+mod slot_watch;
+
+pub use classify::TABLE;
+pub use options::SourceOptions;
+pub use session::{Session, SourceEvent};
+pub use slot_watch::{SlotState, SlotWatch};

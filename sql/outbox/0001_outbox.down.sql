@@ -1,0 +1,2 @@
+-- Removes the table with every event in it.
+DROP TABLE IF EXISTS public.outbox;
