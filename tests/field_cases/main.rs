@@ -1,1 +1,1 @@
-//! Field cases, by id.
+//! Field cases, each by its id.

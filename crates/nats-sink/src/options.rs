@@ -1,9 +1,12 @@
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions};
 use relay_core::Failure;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::classify;
@@ -66,25 +69,48 @@ pub(crate) enum ConnectionEvent {
     SlowConsumer,
 }
 
-/// A new connection, which ends for good at its first disconnect: the client must not reconnect by
-/// itself, since it would send again what it had buffered for the old session.
-pub(crate) async fn connect(
-    options: &SinkOptions,
-) -> Result<(Client, mpsc::UnboundedReceiver<ConnectionEvent>), Failure> {
-    let (events, received) = mpsc::unbounded_channel();
+/// A connection that ends for good when dropped, or at its first disconnect.
+///
+/// The client library reconnects by itself and then sends again what it had buffered, long after
+/// the session is over, and offers no way to be told not to. So each connection has a runtime of its
+/// own, which takes the library's tasks with it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) events: mpsc::UnboundedReceiver<ConnectionEvent>,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// After a disconnect the library is kept from connecting again for so long that the session has
+/// ended by then.
+const NO_RECONNECT: Duration = Duration::from_secs(86_400);
+
+pub(crate) async fn connect(options: &SinkOptions) -> Result<Connection, Failure> {
+    let (report, events) = mpsc::unbounded_channel();
+    let connected = Arc::new(AtomicBool::new(false));
+    let is_connected = Arc::clone(&connected);
     let connect_options = ConnectOptions::new()
         .name(&options.client_name)
         .connection_timeout(options.connect_timeout)
         .request_timeout(Some(options.request_timeout))
-        .max_reconnects(1)
-        .reconnect_delay_callback(|_| Duration::from_secs(3_600))
+        .reconnect_delay_callback(move |_| {
+            if is_connected.load(Ordering::SeqCst) { NO_RECONNECT } else { Duration::ZERO }
+        })
         .ping_interval(Duration::from_secs(5))
         .subscription_capacity(options.in_flight_events_max + 1_024)
         .client_capacity(options.in_flight_events_max + 1_024)
         .event_callback(move |event| {
-            let events = events.clone();
+            let report = report.clone();
             async move {
-                let report = match event {
+                let event = match event {
                     async_nats::Event::Disconnected | async_nats::Event::Closed => {
                         ConnectionEvent::Disconnected
                     }
@@ -96,23 +122,35 @@ pub(crate) async fn connect(
                     | async_nats::Event::ClientError(_) => return,
                 };
                 // The receiver is gone once the session is.
-                let _ = events.send(report);
+                let _ = report.send(event);
             }
         });
     let connect_options = with_credentials(connect_options, &options.credentials).await?;
-    let connecting = connect_options.connect(options.servers.clone());
-    match tokio::time::timeout(options.connect_timeout, connecting).await {
-        Ok(Ok(client)) => Ok((client, received)),
-        Ok(Err(error)) => Err(classify::connect(&error, &options.servers)),
-        Err(_) => {
-            let message = format!(
-                "no connection to {} within {:?}",
-                options.servers.join(", "),
-                options.connect_timeout
-            );
-            Err(Failure::wait("connection_timeout", message))
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("nats")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::wait("runtime", format!("start a thread for NATS: {error}")))?;
+    let servers = options.servers.clone();
+    let connecting = runtime.spawn(async move { connect_options.connect(servers).await });
+    let outcome = tokio::time::timeout(options.connect_timeout, connecting).await;
+    let failure = match outcome {
+        Ok(Ok(Ok(client))) => {
+            connected.store(true, Ordering::SeqCst);
+            return Ok(Connection { client, events, runtime: Some(runtime) });
         }
-    }
+        Ok(Ok(Err(error))) => classify::connect(&error, &options.servers),
+        Ok(Err(error)) => Failure::wait("runtime", format!("connect to NATS: {error}")),
+        Err(_) => {
+            let servers = options.servers.join(", ");
+            let message =
+                format!("no connection to {servers} within {:?}", options.connect_timeout);
+            Failure::wait("connection_timeout", message)
+        }
+    };
+    runtime.shutdown_background();
+    Err(failure)
 }
 
 async fn with_credentials(

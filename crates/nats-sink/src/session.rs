@@ -10,10 +10,9 @@ use async_nats::{Client, Message, Subscriber};
 use event::{Position, headers};
 use futures_util::{FutureExt as _, StreamExt as _};
 use relay_core::{Failure, Occupant, Outgoing, SinkOpened};
-use tokio::sync::mpsc;
 
 use crate::ack::{self, Answer};
-use crate::options::{ConnectionEvent, SinkOptions, connect};
+use crate::options::{Connection, ConnectionEvent, SinkOptions, connect};
 use crate::{api, stream_end};
 
 /// What a session reports.
@@ -53,11 +52,10 @@ pub struct Publisher {
 /// The receiving half.
 #[derive(Debug)]
 pub struct Acks {
-    client: Client,
     stream: String,
     relay: String,
     answers: Subscriber,
-    connection: mpsc::UnboundedReceiver<ConnectionEvent>,
+    connection: Connection,
     base: u64,
     count: u64,
 }
@@ -71,7 +69,8 @@ pub async fn open(
     relay: &str,
     verify: Option<u64>,
 ) -> Result<(Publisher, Acks, SinkOpened), Failure> {
-    let (client, connection) = connect(options).await?;
+    let connection = connect(options).await?;
+    let client = connection.client.clone();
     let info = api::info(&client, &options.stream).await?;
     let base = info.state.last_seq;
     let end = stream_end::read(&client, &options.stream, relay, info.state).await?;
@@ -89,7 +88,7 @@ pub async fn open(
     let stream_max = usize::try_from(info.config.max_msg_size).ok().filter(|max| *max > 0);
     let wire_max = client.max_payload().min(stream_max.unwrap_or(usize::MAX));
     let publisher = Publisher {
-        client: client.clone(),
+        client,
         stream: options.stream.clone(),
         reply,
         next_sequence: base,
@@ -98,7 +97,7 @@ pub async fn open(
         send_timeout: options.request_timeout,
     };
     let (stream, relay) = (options.stream.clone(), relay.to_owned());
-    let acks = Acks { client, stream, relay, answers, connection, base, count: 0 };
+    let acks = Acks { stream, relay, answers, connection, base, count: 0 };
     let opened = SinkOpened {
         end: end.ours,
         last_sequence: base,
@@ -169,7 +168,7 @@ impl Acks {
         let first = tokio::select! {
             biased;
             answer = self.answers.next() => answer,
-            event = self.connection.recv() => return SinkEvent::Failed(match event {
+            event = self.connection.events.recv() => return SinkEvent::Failed(match event {
                 Some(ConnectionEvent::SlowConsumer) => {
                     Failure::wait("slow_consumer", "acks came faster than they were read")
                 }
@@ -213,7 +212,7 @@ impl Acks {
     }
 
     async fn duplicate(&self, sequence: u64) -> SinkEvent {
-        match api::headers_at(&self.client, &self.stream, sequence).await {
+        match api::headers_at(&self.connection.client, &self.stream, sequence).await {
             Ok(headers) => {
                 let stored = headers.and_then(|headers| headers.ours(&self.relay).ok().flatten());
                 let stored = stored.map(|(_, position)| position);

@@ -23,8 +23,9 @@ pub async fn create_stream(
     options: &SinkOptions,
     settings: &StreamSettings,
 ) -> Result<bool, Failure> {
-    let (client, _connection) = connect(options).await?;
-    match api::info(&client, &options.stream).await {
+    let connection = connect(options).await?;
+    let client = &connection.client;
+    match api::info(client, &options.stream).await {
         Ok(_) => return Ok(false),
         Err(failure) if failure.code == "no_stream" => {}
         Err(failure) => return Err(failure),
@@ -43,21 +44,22 @@ pub async fn create_stream(
         "num_replicas": 1,
         "duplicate_window": u64::try_from(settings.duplicate_window.as_nanos()).unwrap_or(u64::MAX),
     });
-    api::create(&client, &options.stream, config).await.map(|()| true)
+    api::create(client, &options.stream, config).await.map(|()| true)
 }
 
 /// Looks at NATS and the stream the way a start would, and further.
 pub async fn check(options: &SinkOptions, filters: &[String], relay: &str) -> Vec<Finding> {
-    let (client, _connection) = match connect(options).await {
-        Ok(connected) => connected,
+    let connection = match connect(options).await {
+        Ok(connection) => connection,
         Err(failure) => return vec![unreachable(&failure)],
     };
+    let client = &connection.client;
     let version = client.server_info().version;
     let mut findings = vec![Finding::ok("nats_server", format!("nats-server {version} answers"))];
-    match api::info(&client, &options.stream).await {
+    match api::info(client, &options.stream).await {
         Ok(info) => {
             findings.extend(stream_findings(&options.stream, &info.config, filters));
-            let end = crate::stream_end::read(&client, &options.stream, relay, info.state).await;
+            let end = crate::stream_end::read(client, &options.stream, relay, info.state).await;
             findings.push(match end {
                 Ok(end) => Finding::ok(
                     "stream_end",

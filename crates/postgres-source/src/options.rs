@@ -2,6 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use relay_core::Failure;
+use tokio::sync::oneshot;
 use tokio_postgres::{Client, Config, NoTls};
 
 use crate::classify;
@@ -52,6 +53,11 @@ pub(crate) const PINNED_SETTINGS: &str = "-c datestyle=ISO -c timezone=UTC \
 impl SourceOptions {
     /// An ordinary session, for queries.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
+        self.connect_watched().await.map(|(client, _)| client)
+    }
+
+    /// An ordinary session, and what resolves when it ends.
+    pub(crate) async fn connect_watched(&self) -> Result<(Client, oneshot::Receiver<()>), Failure> {
         let mut config = Config::new();
         config
             .host(&self.host)
@@ -67,9 +73,13 @@ impl SourceOptions {
         let connecting = tokio::time::timeout(self.connect_timeout, config.connect(NoTls));
         match connecting.await {
             Ok(Ok((client, connection))) => {
-                // The connection's own end shows in the client's next request.
-                tokio::spawn(async move { drop(connection.await) });
-                Ok(client)
+                let (ending, ended) = oneshot::channel();
+                tokio::spawn(async move {
+                    // Why it ended shows in the next session's attempt.
+                    let _ = connection.await;
+                    drop(ending);
+                });
+                Ok((client, ended))
             }
             Ok(Err(error)) => Err(classify::query(&error)),
             Err(_) => Err(Failure::wait(

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use event::Lsn;
 use relay_core::Failure;
+use tokio::sync::oneshot;
 use tokio_postgres::{Client, Row};
 
 use crate::{SourceOptions, classify};
@@ -29,6 +30,7 @@ pub struct SlotState {
 pub struct SlotWatch {
     options: SourceOptions,
     client: Option<Client>,
+    ended: Option<oneshot::Receiver<()>>,
 }
 
 const QUERY: &str = "SELECT confirmed_flush_lsn::text, restart_lsn::text, \
@@ -42,7 +44,7 @@ impl SlotWatch {
     /// A watch that is not connected yet.
     #[must_use]
     pub const fn new(options: SourceOptions) -> Self {
-        Self { options, client: None }
+        Self { options, client: None, ended: None }
     }
 
     /// Looks once. After a failure the next look connects anew.
@@ -53,13 +55,30 @@ impl SlotWatch {
         let looked = self.try_look().await;
         if looked.is_err() {
             self.client = None;
+            self.ended = None;
         }
         looked
     }
 
+    /// Waits until the watch's session ends, whoever ends it; for ever while there is none.
+    /// Cancel-safe.
+    pub async fn ended(&mut self) {
+        match &mut self.ended {
+            Some(ended) => {
+                // The sender goes with the connection.
+                let _ = ended.await;
+                self.ended = None;
+                self.client = None;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
     async fn try_look(&mut self) -> Result<SlotState, Failure> {
         if self.client.as_ref().is_none_or(Client::is_closed) {
-            self.client = Some(self.options.connect().await?);
+            let (client, ended) = self.options.connect_watched().await?;
+            self.client = Some(client);
+            self.ended = Some(ended);
         }
         let Some(client) = &self.client else {
             return Err(Failure::wait("connection_lost", "no session"));

@@ -1,5 +1,11 @@
 //! The source against a real server.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking"
+)]
+
 use std::time::Duration;
 
 use event::Lsn;

@@ -108,6 +108,17 @@ pub struct Route {
     pub types: Vec<(String, TypeRule)>,
 }
 
+impl Route {
+    /// The subject filters of everything that can be published.
+    pub fn filters(&self) -> impl Iterator<Item = String> {
+        let others = self.types.iter().filter_map(|(_, rule)| match rule {
+            TypeRule::Drop => None,
+            TypeRule::Subject(template) => Some(template.filter()),
+        });
+        std::iter::once(self.subject.filter()).chain(others)
+    }
+}
+
 /// What happens to events of one type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypeRule {
@@ -120,7 +131,7 @@ pub enum TypeRule {
 /// A subject with places for fields, as in `events.{aggregate_type}.{aggregate_id}`.
 ///
 /// Each field is written as one escaped token part, so data can never add a token or a wildcard.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubjectTemplate {
     parts: Vec<TemplatePart>,
 }

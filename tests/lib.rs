@@ -1,0 +1,1 @@
+//! Promises and field cases, shown on real servers. Everything is in the tests.

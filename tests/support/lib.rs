@@ -1,1 +1,0 @@
-//! What the tests share: a shop, a relay process, reading the stream back.
