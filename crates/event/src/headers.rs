@@ -225,16 +225,45 @@ pub fn decode_value(value: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+const UNIX_DAYS_AT_2000: i64 = 10_957;
+
 /// A PostgreSQL time (microseconds since 2000-01-01 00:00 UTC) in RFC 3339, UTC.
 #[must_use]
 pub fn rfc3339(microseconds: i64) -> String {
-    const UNIX_DAYS_AT_2000: i64 = 10_957;
     const DAY: i64 = 86_400_000_000;
     let (days, of_day) = (microseconds.div_euclid(DAY), microseconds.rem_euclid(DAY));
     let (year, month, day) = civil_from_days(days + UNIX_DAYS_AT_2000);
     let (seconds, micros) = (of_day / 1_000_000, of_day % 1_000_000);
     let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+/// Reads what [`rfc3339`] wrote back, in microseconds since 2000-01-01 00:00 UTC.
+#[must_use]
+pub fn parse_rfc3339(text: &str) -> Option<i64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let (time, micros) = time.split_once('.')?;
+    let mut time = time.splitn(3, ':').map(|part| part.parse::<i64>().ok());
+    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+    let micros: i64 = micros.parse().ok()?;
+    let days = days_from_civil(year, month, day) - UNIX_DAYS_AT_2000;
+    if civil_from_days(days + UNIX_DAYS_AT_2000) != (year, month, day) {
+        return None;
+    }
+    let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second;
+    Some(seconds * 1_000_000 + micros)
+}
+
+/// The inverse of [`civil_from_days`], for years from 1 to 9999.
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let (year, month) = (year.clamp(1, 9_999), month.clamp(1, 12));
+    let year = if month <= 2 { year - 1 } else { year };
+    let month_from_march = (month + 9) % 12;
+    let day_of_year = (153 * month_from_march + 2) / 5 + day.clamp(1, 31) - 1;
+    let leap_days = year / 4 - year / 100 + year / 400;
+    year * 365 + leap_days + day_of_year - 719_468
 }
 
 /// Days since 1970-01-01 to year, month and day of the proleptic Gregorian calendar, counted in
@@ -330,6 +359,11 @@ mod tests {
         assert_eq!(rfc3339(5_097_600_000_000), "2000-02-29T00:00:00.000000Z");
         // 2026-12-01 11:41:20 UTC is 1 796 125 280 s after 1970, 849 440 480 s after 2000.
         assert_eq!(rfc3339(849_440_480_000_001), "2026-12-01T11:41:20.000001Z");
+        for text in
+            ["", "2026-12-01", "2026-02-30T00:00:00.0Z", "2026-12-01T11:41:20Z", "x-1-1T0:0:0.0Z"]
+        {
+            assert_eq!(parse_rfc3339(text), None, "{text}");
+        }
     }
 
     #[test]
@@ -342,6 +376,11 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn times_round_trip(micros in 0..3_155_760_000_000_000_i64) {
+            prop_assert_eq!(parse_rfc3339(&rfc3339(micros)), Some(micros));
+        }
+
         #[test]
         fn encoded_values_are_legal_and_reversible(text in any::<String>()) {
             let value = encode_value(&text);

@@ -105,7 +105,10 @@ pub(crate) async fn info(client: &Client, stream: &str) -> Result<Info, Failure>
     ask(client, format!("$JS.API.STREAM.INFO.{stream}"), json!({})).await?.map_err(
         |(number, description)| {
             let mut failure = api_failure(number, &description);
-            failure.message = format!("stream {stream}: {description}");
+            failure.message = match failure.code.as_str() {
+                "no_stream" => format!("there is no stream {stream}"),
+                _ => format!("stream {stream}: {description}"),
+            };
             failure
         },
     )

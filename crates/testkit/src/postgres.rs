@@ -87,7 +87,13 @@ impl Postgres {
     /// The URL for a user of the database `postgres`; all are trusted on loopback.
     #[must_use]
     pub fn url(&self, user: &str) -> String {
-        format!("postgres://{user}@127.0.0.1:{}/postgres", self.port)
+        self.url_of(user, "postgres")
+    }
+
+    /// The URL for a user of a database.
+    #[must_use]
+    pub fn url_of(&self, user: &str, database: &str) -> String {
+        format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
 
     /// The folder with `psql`.
@@ -101,15 +107,15 @@ impl Postgres {
     /// # Errors
     /// The server does not accept it.
     pub async fn connect(&self) -> Result<Client> {
-        self.connect_as("postgres").await
+        self.connect_to("postgres", "postgres").await
     }
 
-    /// A session of another user.
+    /// A session of a user in a database.
     ///
     /// # Errors
     /// The server does not accept it.
-    pub async fn connect_as(&self, user: &str) -> Result<Client> {
-        let url = self.url(user);
+    pub async fn connect_to(&self, user: &str, database: &str) -> Result<Client> {
+        let url = self.url_of(user, database);
         let connecting = tokio_postgres::connect(&url, NoTls);
         let connecting = tokio::time::timeout(Duration::from_secs(5), connecting);
         let (client, connection) = connecting.await.context("connect to postgres in time")??;

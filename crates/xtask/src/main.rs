@@ -1,3 +1,42 @@
-//! The project's own commands.
+//! The project's own commands. `cargo xtask --help` lists them.
 
-fn main() {}
+mod demo;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the relay at work: a shop, a private PostgreSQL and a private nats-server.
+    ///
+    /// Half-way the relay is killed with SIGKILL and started again. Ends with what was committed
+    /// and what arrived; exits with 0 only when nothing was lost, doubled or out of order.
+    Demo(demo::Options),
+    /// Format check, lints, licences where cargo-deny is installed, and every test.
+    Test {
+        /// Also run the end-to-end tests on the older servers, PostgreSQL 15 and nats-server 2.9.
+        #[arg(long)]
+        matrix: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Demo(options) => demo::demo(options),
+        Command::Test { matrix } => test::test(matrix).map(|()| ExitCode::SUCCESS),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}
