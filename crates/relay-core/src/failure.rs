@@ -19,7 +19,7 @@ impl fmt::Display for Dependency {
 }
 
 /// What a failure asks for. Sources and sinks only classify; the core acts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureClass {
     /// It may heal by itself: wait with growing pauses and try again, for as long as it takes.
     Wait,
