@@ -16,9 +16,12 @@ pub(crate) fn test(matrix: bool) -> Result<()> {
         older_servers()?;
     }
     let mut tests = cargo(&["test", "--workspace"]);
-    tests.env("OUTBOX_RELAY_SERVERS", newest());
+    tests.env("OUTBOX_RELAY_SERVERS", newest()).env("RUST_TEST_THREADS", TEST_THREADS);
     step("tests, on PostgreSQL 18 and nats-server 2.15", tests)
 }
+
+/// Most tests wait for servers rather than compute, so that many can run beside each other.
+const TEST_THREADS: &str = "12";
 
 /// Servers that the caller names stay in force.
 fn newest() -> &'static str {
@@ -38,7 +41,7 @@ fn older_servers() -> Result<()> {
         }
     }
     let mut tests = cargo(&["test", "--package", "end-to-end"]);
-    tests.env("OUTBOX_RELAY_SERVERS", "system");
+    tests.env("OUTBOX_RELAY_SERVERS", "system").env("RUST_TEST_THREADS", TEST_THREADS);
     step(title, tests)
 }
 
