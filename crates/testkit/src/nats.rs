@@ -66,8 +66,8 @@ impl Nats {
         let program = Program::start("nats-server", &mut command, &log)?;
         let connected = wait_until(START_WITHIN, "nats-server accepts connections", || async {
             let client = self.client().await.ok()?;
-            let context = async_nats::jetstream::new(client);
-            context.query_account().await.ok()
+            let answer = client.request("$JS.API.INFO", "".into()).await.ok()?;
+            (!answer.payload.is_empty()).then_some(())
         });
         connected.await.with_context(|| program.tail())?;
         self.program = Some(program);
