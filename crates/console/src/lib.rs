@@ -1,6 +1,6 @@
 //! The relay's HTTP endpoint:
 //!
-//! - `GET /livez`: 200 while the process runs its loop.
+//! - `GET /livez`: 200 while the run loop shows signs of life, else 503: restart the process.
 //! - `GET /readyz`: 200 when events flow or could flow, else 503; both with the reasons as JSON.
 //! - `GET /metrics`: Prometheus text.
 //! - `GET /status`: everything the relay knows of itself, as JSON.
@@ -67,8 +67,10 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-async fn livez() -> Json<Value> {
-    Json(json!({ "live": true }))
+async fn livez(State(endpoint): State<Endpoint>) -> Response {
+    let live = endpoint.observed.snapshot().is_alive();
+    let code = if live { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, Json(json!({ "live": live }))).into_response()
 }
 
 async fn readyz(State(endpoint): State<Endpoint>) -> Response {

@@ -19,7 +19,7 @@ pub(crate) struct Transaction {
 /// What the relay does with the rows of one relation.
 #[derive(Clone, Debug)]
 pub(crate) enum Table {
-    Outbox(RowMapping),
+    Outbox(Arc<RowMapping>),
     /// An outbox table whose mapping does not fit any more. Not an error before a row comes.
     Unmappable(MissingColumn),
     Foreign,
@@ -74,7 +74,7 @@ impl Core {
         let table = match self.outboxes.iter().find(named) {
             None => Table::Foreign,
             Some(outbox) => match RowMapping::compile(outbox, &relation) {
-                Ok(mapping) => Table::Outbox(mapping),
+                Ok(mapping) => Table::Outbox(Arc::new(mapping)),
                 Err(missing) => Table::Unmappable(missing),
             },
         };
@@ -109,7 +109,7 @@ impl Core {
                 self.halt(now, failure, effects);
             }
             Table::Outbox(mapping) => {
-                let mapping = mapping.clone();
+                let mapping = Arc::clone(mapping);
                 self.stats.rows += 1;
                 if self.high_water.is_some_and(|high_water| position <= high_water) {
                     self.stats.already_in_stream += 1;

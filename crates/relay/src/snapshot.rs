@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 const POSTGRES_EPOCH: Duration = Duration::from_secs(946_684_800);
 /// The run loop shows a sign of life at least once a second; without one for so long it hangs.
 const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(10);
+/// After so long a restart is the only way on.
+const ALIVE_WITHIN: Duration = Duration::from_secs(60);
 /// A sample of the slot older than this says nothing about now.
 const SLOT_FRESH_WITHIN: Duration = Duration::from_secs(15);
 
@@ -66,6 +68,13 @@ impl Snapshot {
             reasons.push("the slot's state has not been read for 15 s".to_owned());
         }
         reasons
+    }
+
+    /// Whether the run loop has shown a sign of life within the last minute. It never waits longer:
+    /// a dependency that is down is waited for in the loop, not by the loop.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.taken.elapsed() <= ALIVE_WITHIN
     }
 
     /// The slot's figures, while they are fresh.
@@ -156,5 +165,73 @@ fn link_json(link: &Link) -> Value {
             "message": failure.message,
             "advice": failure.advice,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(source: Link, sink: Link) -> Snapshot {
+        let status = Status {
+            source,
+            sink,
+            stopping: false,
+            stream_end: None,
+            confirmed: Lsn::ZERO,
+            in_flight_events: 0,
+            in_flight_bytes: 0,
+            open_transactions: 0,
+            oldest_unacked: None,
+        };
+        Snapshot { status, stats: Stats::default(), taken: Instant::now(), slot: None }
+    }
+
+    fn ago(age: Duration) -> Instant {
+        Instant::now().checked_sub(age).unwrap()
+    }
+
+    #[test]
+    fn the_age_is_zero_only_when_it_is_known_to_be() {
+        let down = || Link::Failed(Failure::wait("connection_lost", "words"));
+        assert!(snapshot(Link::Open, Link::Open).oldest_age_seconds().abs() < f64::EPSILON);
+        assert!(snapshot(down(), Link::Open).oldest_age_seconds().is_nan());
+        assert!(snapshot(Link::Open, down()).oldest_age_seconds().is_nan());
+        let mut waiting = snapshot(Link::Open, down());
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let minute_ago = now - POSTGRES_EPOCH - Duration::from_secs(60);
+        waiting.status.oldest_unacked = Some(i64::try_from(minute_ago.as_micros()).unwrap());
+        let age = waiting.oldest_age_seconds();
+        assert!((60.0..65.0).contains(&age), "{age}");
+    }
+
+    #[test]
+    fn a_loop_that_hangs_is_not_ready_and_then_not_alive() {
+        let mut hanging = snapshot(Link::Open, Link::Open);
+        assert_eq!((hanging.reasons(), hanging.is_alive()), (Vec::new(), true));
+        hanging.taken = ago(Duration::from_secs(11));
+        assert!(hanging.reasons()[0].contains("no sign of life") && hanging.is_alive());
+        hanging.taken = ago(Duration::from_secs(61));
+        assert!(!hanging.is_alive());
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_read_is_a_reason_and_has_no_figures() {
+        let mut blind = snapshot(Link::Open, Link::Open);
+        let outcome = Err(Failure::wait("query_timeout", "no answer within 5s"));
+        blind.slot = Some(SlotSample { taken: Instant::now(), outcome });
+        assert!(blind.reasons()[0].contains("no answer within 5s"));
+        assert!(blind.fresh_slot().is_none());
+        let figures = SlotFigures {
+            confirmed_flush_lsn: "0/1".into(),
+            lag_bytes: 0.0,
+            retained_bytes: 0.0,
+            safe_bytes: None,
+            wal_status: None,
+            active_pid: None,
+        };
+        blind.slot = Some(SlotSample { taken: ago(Duration::from_secs(16)), outcome: Ok(figures) });
+        assert!(blind.reasons()[0].contains("not been read for 15 s"));
+        assert!(blind.fresh_slot().is_none());
     }
 }
