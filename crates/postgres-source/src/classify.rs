@@ -67,9 +67,16 @@ pub(crate) fn server(sqlstate: &str, message: &str) -> Failure {
         Some(row) if !row.waits => FailureClass::Halt,
         Some(_) | None => FailureClass::Wait,
     };
-    let advice = row.map_or("", |row| row.advice).to_owned();
+    // The preflight has seen the publication, so what is missing here is its past.
+    let late_publication = sqlstate == "42704" && message.contains("publication");
+    let advice = if late_publication { LATE_PUBLICATION } else { row.map_or("", |row| row.advice) };
+    let advice = advice.to_owned();
     Failure { class, code: sqlstate.to_owned(), message: message.to_owned(), advice }
 }
+
+const LATE_PUBLICATION: &str = "the slot is older than the publication, and this server can stream \
+     nothing from it: drop the slot, run outbox-relay init, and write the rows that the stream lacks \
+     anew";
 
 /// The process id in `replication slot "x" is active for PID 123`, whatever the language.
 fn holder(message: &str) -> Option<u32> {
@@ -138,6 +145,14 @@ mod tests {
         ] {
             assert_eq!(server(sqlstate, "words").class, class, "{sqlstate}");
         }
+    }
+
+    #[test]
+    fn a_publication_that_came_too_late_has_its_own_advice() {
+        let failure = server("42704", "publication \"p\" does not exist");
+        assert!(failure.advice.contains("older than the publication"), "{failure}");
+        let failure = server("42704", "replication slot \"s\" does not exist");
+        assert!(failure.advice.contains("create it"), "{failure}");
     }
 
     #[test]

@@ -1,11 +1,17 @@
 //! What must hold before the first row is read, found in the catalogs.
 
+use std::fmt::Write as _;
+
 use relay_core::{Failure, FieldSource, Finding, Outbox};
 
 pub use crate::catalog::Catalog;
 use crate::{SourceOptions, catalog};
 
 const OLDEST_VERSION: i32 = 140_000;
+
+/// From this version on a server passes over what is older than the publication; before, it cannot
+/// decode it at all.
+const LATE_PUBLICATION_IS_HARMLESS: i32 = 180_000;
 
 /// Connects and looks at everything.
 pub async fn check(options: &SourceOptions, outboxes: &[Outbox]) -> Vec<Finding> {
@@ -91,12 +97,20 @@ fn table(
                  table, but after slot {} began: they can never be streamed (event ids {})",
                 late.rows, options.slot, late.examples
             );
-            let fix = format!(
+            let table = format!("{}.{}", quote(&outbox.schema), quote(&outbox.table));
+            let mut fix = format!(
                 "write them anew, which streams them: BEGIN; WITH gone AS (DELETE FROM {table} \
-                 WHERE <these event ids> RETURNING *) INSERT INTO {table} SELECT * FROM gone; \
-                 COMMIT; and make the publication before the slot the next time",
-                table = format_args!("{}.{}", quote(&outbox.schema), quote(&outbox.table)),
+                 WHERE <these event ids> RETURNING *) INSERT INTO {table} SELECT * FROM gone; COMMIT;"
             );
+            if catalog.version_num < LATE_PUBLICATION_IS_HARMLESS {
+                let slot = &options.slot;
+                let _ = write!(
+                    fix,
+                    " should the relay then halt with 42704, the slot is older than the \
+                     publication itself and this server can stream nothing from it: SELECT \
+                     pg_drop_replication_slot('{slot}'); outbox-relay init; and write them anew again"
+                );
+            }
             findings.push(Finding::error("before_publication", message, fix));
         } else {
             let message = format!(
