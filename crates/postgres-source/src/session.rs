@@ -40,11 +40,13 @@ pub struct Session {
     pump: JoinHandle<()>,
 }
 
-/// How many events a batch holds at the most, and how many batches wait.
+/// A batch is closed at so many events or bytes, and so many batches wait.
 const BATCH_EVENTS_MAX: usize = 512;
+const BATCH_BYTES_MAX: usize = 1 << 20;
 const BATCHES_MAX: usize = 2;
-/// How many events the crate keeps for the pump.
-const BUFFER_EVENTS: usize = 1_024;
+/// How many events the crate keeps for the pump. It counts events only, so that large rows make
+/// this the largest of the relay's buffers.
+const BUFFER_EVENTS: usize = 128;
 
 impl Session {
     /// Looks at the database as [`preflight`] does, takes the slot and starts to stream.
@@ -227,8 +229,12 @@ fn batch(
     first: Result<Option<ReplicationEvent>, PgWireError>,
 ) -> Vec<SourceEvent> {
     let mut batch = Vec::new();
+    let mut bytes = 0;
     let mut next = Some(first);
     while let Some(result) = next {
+        if let Ok(Some(ReplicationEvent::XLogData { data, .. })) = &result {
+            bytes += data.len();
+        }
         let event = match result {
             Ok(Some(event)) => translate(event),
             Ok(None) => SourceEvent::Failed(Failure::wait("connection_lost", "the stream ended")),
@@ -236,7 +242,7 @@ fn batch(
         };
         let last = matches!(event, SourceEvent::Failed(_));
         push(&mut batch, event);
-        if last || batch.len() >= BATCH_EVENTS_MAX {
+        if last || batch.len() >= BATCH_EVENTS_MAX || bytes >= BATCH_BYTES_MAX {
             break;
         }
         next = client.recv().now_or_never();

@@ -102,6 +102,12 @@ impl Broker {
         Answer::Stored(self.last_sequence)
     }
 
+    /// The stream's last sequence.
+    #[must_use]
+    pub const fn last_sequence(&self) -> u64 {
+        self.last_sequence
+    }
+
     /// Somebody else writes.
     pub fn foreign(&mut self) {
         self.last_sequence += 1;

@@ -5,10 +5,12 @@
 //! waits for quiet; [`checks`] say whether the promises held.
 
 pub mod broker;
+mod bug;
 pub mod checks;
 pub mod database;
 mod fault;
 mod run;
 
+pub use bug::Bug;
 pub use fault::Fault;
-pub use run::{Report, run};
+pub use run::{Report, run, run_with};

@@ -10,7 +10,7 @@ use relay_core::{
 
 use crate::broker::{Answer, Broker, Wire};
 use crate::database::{Database, Walsender};
-use crate::{Fault, checks};
+use crate::{Bug, Fault, checks};
 
 /// What a run did.
 #[derive(Debug, Default)]
@@ -32,7 +32,15 @@ const HOLD_BACK: Duration = Duration::from_secs(60);
 /// # Errors
 /// Says which promise broke, with the trace so far.
 pub fn run(seed: u64) -> Result<Report, (String, Report)> {
-    let mut world = World::new(seed);
+    run_with(seed, None)
+}
+
+/// Runs one seed with a bug planted where the core meets the world.
+///
+/// # Errors
+/// Says which promise broke, with the trace so far.
+pub fn run_with(seed: u64, bug: Option<Bug>) -> Result<Report, (String, Report)> {
+    let mut world = World::new(seed, bug);
     match world.live() {
         Ok(()) => Ok(world.report),
         Err(reason) => Err((reason, world.report)),
@@ -56,11 +64,12 @@ struct World {
     /// When the broker last lost its tail: until the hold-back time is over, another loss would
     /// lose what no relay can bring back.
     tail_lost_at: Option<Duration>,
+    bug: Option<Bug>,
     report: Report,
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, bug: Option<Bug>) -> Self {
         let mut rng = Rng::with_seed(seed);
         let core = Core::new(options(rng.u64(..)));
         Self {
@@ -76,6 +85,7 @@ impl World {
             source_opening: false,
             silent_until: Duration::ZERO,
             tail_lost_at: None,
+            bug,
             report: Report::default(),
         }
     }
@@ -175,7 +185,10 @@ impl World {
             && now >= self.silent_until
         {
             for _ in 0..count {
-                let Some(publish) = wire.there.pop_front() else { break };
+                let Some(mut publish) = wire.there.pop_front() else { break };
+                if let Some(bug) = self.bug {
+                    bug.loosen(&mut publish, self.broker.last_sequence());
+                }
                 let index = publish.index;
                 let answer = self.broker.publish(now, publish);
                 wire.back.push_back((index, answer));
@@ -293,9 +306,12 @@ impl World {
         }
     }
 
-    fn input(&mut self, input: Input) -> Result<(), String> {
-        self.report.trace.push(format!("{:?} {input:?}", self.now));
+    fn input(&mut self, mut input: Input) -> Result<(), String> {
         let mut effects = Vec::new();
+        if let Some(bug) = self.bug {
+            bug.plant(&mut input, &mut effects);
+        }
+        self.report.trace.push(format!("{:?} {input:?}", self.now));
         self.core.step(self.now, input, &mut effects);
         for effect in effects {
             self.report.trace.push(format!("{:?}   {effect:?}", self.now));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use simulation::{Fault, run};
+use simulation::{Bug, Fault, run, run_with};
 
 #[test]
 fn promises_hold_under_every_fault() {
@@ -30,4 +30,12 @@ fn a_seed_is_a_run() {
     let (first, second) = (run(42).unwrap(), run(42).unwrap());
     assert_eq!(first.trace, second.trace);
     assert_ne!(first.trace, run(43).unwrap().trace);
+}
+
+#[test]
+fn every_planted_bug_is_found_within_a_thousand_seeds() {
+    for bug in Bug::ALL {
+        let found = (0..1_000).find(|seed| run_with(*seed, Some(bug)).is_err());
+        assert!(found.is_some(), "{bug:?} breaks no promise in 1,000 seeds");
+    }
 }
