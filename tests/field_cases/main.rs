@@ -7,3 +7,4 @@ mod publication;
 mod rows;
 mod slot;
 mod support;
+mod two_relays;

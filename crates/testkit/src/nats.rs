@@ -1,3 +1,4 @@
+use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,6 +24,7 @@ pub struct Nats {
     folder: TempDir,
     server: PathBuf,
     port: u16,
+    jetstream: bool,
     program: Option<Program>,
 }
 
@@ -35,24 +37,38 @@ impl Nats {
         Self::start_with(NatsOptions::default()).await
     }
 
+    /// Starts one without JetStream.
+    ///
+    /// # Errors
+    /// There is no server program, or it does not come up.
+    pub async fn start_core() -> Result<Self> {
+        Self::prepare(&NatsOptions::default(), false)?.started().await
+    }
+
     /// Starts one with options.
     ///
     /// # Errors
     /// There is no server program, or it does not come up.
     pub async fn start_with(options: NatsOptions) -> Result<Self> {
+        Self::prepare(&options, true)?.started().await
+    }
+
+    fn prepare(options: &NatsOptions, jetstream: bool) -> Result<Self> {
         let server = Servers::find()?.nats_server;
         let folder = TempDir::with_prefix("outbox-relay-nats-").context("make a folder")?;
         let port = free_port()?;
         let store = folder.path().join("store");
-        let config = format!(
-            "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n{}\n",
-            store.display(),
-            options.config
-        );
+        let mut config = format!("listen: \"127.0.0.1:{port}\"\n{}\n", options.config);
+        if jetstream {
+            let _ = writeln!(config, "jetstream {{ store_dir: \"{}\" }}", store.display());
+        }
         fs::write(folder.path().join("nats.conf"), config).context("write nats.conf")?;
-        let mut nats = Self { folder, server, port, program: None };
-        nats.start_again().await?;
-        Ok(nats)
+        Ok(Self { folder, server, port, jetstream, program: None })
+    }
+
+    async fn started(mut self) -> Result<Self> {
+        self.start_again().await?;
+        Ok(self)
     }
 
     /// Starts it after a [`Nats::kill`], with the same port and store.
@@ -66,6 +82,9 @@ impl Nats {
         let program = Program::start("nats-server", &mut command, &log)?;
         let connected = wait_until(START_WITHIN, "nats-server accepts connections", || async {
             let client = self.client().await.ok()?;
+            if !self.jetstream {
+                return Some(());
+            }
             let answer = client.request("$JS.API.INFO", "".into()).await.ok()?;
             (!answer.payload.is_empty()).then_some(())
         });
