@@ -60,8 +60,8 @@ async fn c02_rows_older_than_their_publication_are_reported() {
 
     let mut relay = world.relay_with(&config).unwrap();
     let status = relay.program.wait_exit(Duration::from_secs(10)).await.unwrap();
-    assert_eq!(status.code(), Some(3));
     let log = relay.program.log();
+    assert_eq!(status.code(), Some(3), "{log}");
     assert!(log.contains("can never be streamed") && log.contains(&hidden), "{log}");
 
     // The way out that the message gives: written anew, the row is streamed.
@@ -72,8 +72,8 @@ async fn c02_rows_older_than_their_publication_are_reported() {
     if client.query_one(version, &[]).await.unwrap().get::<_, i32>(0) < 180_000 {
         let mut relay = world.relay_with(&config).unwrap();
         let status = relay.program.wait_exit(Duration::from_secs(10)).await.unwrap();
-        assert_eq!(status.code(), Some(3));
         let log = relay.program.log();
+        assert_eq!(status.code(), Some(3), "{log}");
         assert!(log.contains("older than the publication"), "{log}");
         let drop_slot = "SELECT pg_drop_replication_slot('relay')";
         client.query_one(drop_slot, &[]).await.unwrap();

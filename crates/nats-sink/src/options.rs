@@ -8,6 +8,7 @@ use async_nats::{Client, ConnectOptions};
 use relay_core::Failure;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 
 use crate::classify;
 
@@ -78,12 +79,34 @@ pub(crate) enum ConnectionEvent {
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) events: mpsc::UnboundedReceiver<ConnectionEvent>,
-    runtime: Option<Runtime>,
+    _runtime: OwnRuntime,
 }
 
-impl Drop for Connection {
+/// A runtime that can be dropped anywhere, also with a connection attempt that is given up: a bare
+/// one panics where it may not block.
+#[derive(Debug)]
+struct OwnRuntime(Option<Runtime>);
+
+impl OwnRuntime {
+    fn start() -> std::io::Result<Self> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).thread_name("nats").enable_all().build().map(Some).map(Self)
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, JoinError> {
+        match &self.0 {
+            Some(runtime) => runtime.spawn(work).await,
+            None => tokio::spawn(work).await,
+        }
+    }
+}
+
+impl Drop for OwnRuntime {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
     }
@@ -126,31 +149,24 @@ pub(crate) async fn connect(options: &SinkOptions) -> Result<Connection, Failure
             }
         });
     let connect_options = with_credentials(connect_options, &options.credentials).await?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("nats")
-        .enable_all()
-        .build()
+    let runtime = OwnRuntime::start()
         .map_err(|error| Failure::wait("runtime", format!("start a thread for NATS: {error}")))?;
     let servers = options.servers.clone();
-    let connecting = runtime.spawn(async move { connect_options.connect(servers).await });
-    let outcome = tokio::time::timeout(options.connect_timeout, connecting).await;
-    let failure = match outcome {
+    let connecting = runtime.run(async move { connect_options.connect(servers).await });
+    match tokio::time::timeout(options.connect_timeout, connecting).await {
         Ok(Ok(Ok(client))) => {
             connected.store(true, Ordering::SeqCst);
-            return Ok(Connection { client, events, runtime: Some(runtime) });
+            Ok(Connection { client, events, _runtime: runtime })
         }
-        Ok(Ok(Err(error))) => classify::connect(&error, &options.servers),
-        Ok(Err(error)) => Failure::wait("runtime", format!("connect to NATS: {error}")),
+        Ok(Ok(Err(error))) => Err(classify::connect(&error, &options.servers)),
+        Ok(Err(error)) => Err(Failure::wait("runtime", format!("connect to NATS: {error}"))),
         Err(_) => {
             let servers = options.servers.join(", ");
             let message =
                 format!("no connection to {servers} within {:?}", options.connect_timeout);
-            Failure::wait("connection_timeout", message)
+            Err(Failure::wait("connection_timeout", message))
         }
-    };
-    runtime.shutdown_background();
-    Err(failure)
+    }
 }
 
 async fn with_credentials(

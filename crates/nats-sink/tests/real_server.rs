@@ -191,6 +191,21 @@ async fn a_missing_stream_is_named() {
 }
 
 #[tokio::test]
+async fn an_attempt_to_connect_can_be_given_up_at_any_time() {
+    let nats = Nats::start().await.unwrap();
+    let options = options(&nats);
+    nats.pause().unwrap();
+    for milliseconds in [0, 1, 20] {
+        let patience = Duration::from_millis(milliseconds);
+        assert!(
+            tokio::time::timeout(patience, nats_sink::open(&options, RELAY, None)).await.is_err()
+        );
+    }
+    nats.resume().unwrap();
+    assert_eq!(nats_sink::open(&options, RELAY, None).await.unwrap_err().code, "no_stream");
+}
+
+#[tokio::test]
 async fn a_killed_server_ends_the_session_and_keeps_what_it_acknowledged() {
     let (mut nats, options) = with_stream().await;
     let (mut publisher, mut acks, _) = open(&options, None).await;
