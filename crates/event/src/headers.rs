@@ -35,6 +35,17 @@ pub const SOURCE: &str = "Outbox-Source";
 /// Says `null` when the body is empty because the payload was SQL NULL.
 pub const PAYLOAD: &str = "Outbox-Payload";
 
+/// Says that the message is an event published once more, out of its place in the stream, and which
+/// replay that was: `lost_tail/...` where the stream had lost it, `replay/...` where somebody asked
+/// for it. Such a message has no [`POSITION`].
+pub const REPLAY: &str = "Outbox-Replay";
+/// Who asked for the replay, encoded.
+pub const REPLAY_BY: &str = "Outbox-Replay-By";
+/// Why, encoded.
+pub const REPLAY_REASON: &str = "Outbox-Replay-Reason";
+/// The [`Position`] that the replayed event had, where it is known.
+pub const REPLAYED_POSITION: &str = "Outbox-Replayed-Position";
+
 /// The largest header value the relay writes, in bytes.
 ///
 /// nats-server has no limit of its own below `max_payload`, but clients buffer headers whole.
@@ -99,6 +110,19 @@ pub enum InvalidHeader {
     },
 }
 
+/// Why an event is published once more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// Names this replay, for ever.
+    pub name: String,
+    /// Who asked for it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Whether the event's position is its real one; that of a row read from a table is not.
+    pub keeps_position: bool,
+}
+
 /// Header names and values in the order they are written; every value is one that a NATS header
 /// can hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,6 +163,26 @@ impl Headers {
         }
         for (name, value) in &event.extra_headers {
             headers.push(name, value.clone())?;
+        }
+        Ok(headers)
+    }
+
+    /// The headers of the same event, published once more: no longer at its place, with a message
+    /// id of its own, so that no duplicate window swallows it.
+    ///
+    /// # Errors
+    /// Names the header whose value cannot be written.
+    pub fn replayed(self, replay: &Replay) -> Result<Self, InvalidHeader> {
+        let position = self.get(POSITION).map(str::to_owned);
+        let message_id = self.get(MESSAGE_ID).unwrap_or_default().to_owned();
+        let mut headers = self.without(POSITION).without(MESSAGE_ID);
+        let name = encode_value(&replay.name);
+        headers.push(MESSAGE_ID, format!("{message_id}/{name}"))?;
+        headers.push(REPLAY, name)?;
+        headers.push(REPLAY_BY, encode_value(&replay.by))?;
+        headers.push(REPLAY_REASON, encode_value(&replay.reason))?;
+        if let (Some(position), true) = (position, replay.keeps_position) {
+            headers.push(REPLAYED_POSITION, position)?;
         }
         Ok(headers)
     }

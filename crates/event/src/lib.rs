@@ -10,7 +10,7 @@ mod position;
 mod subject;
 
 pub use event::{Event, Payload};
-pub use headers::{Headers, InvalidHeader, ParseSourceError, SourceId};
+pub use headers::{Headers, InvalidHeader, ParseSourceError, Replay, SourceId};
 pub use lsn::{Lsn, ParseLsnError};
 pub use position::{ParsePositionError, Position};
 pub use subject::{SUBJECT_BYTES_MAX, Subject, SubjectError, escape_token, unescape_token};
