@@ -54,6 +54,29 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME")]
         role: Option<String>,
     },
+    /// Show why a relay halted over its slot, its stream or its database, and decide how to go on.
+    ///
+    /// Without a decision it only shows: the slot, what the relay has on record, the stream's end,
+    /// and what a start would say. Stop every relay of this name before deciding. A decision is
+    /// written to outbox_relay.act with who and why.
+    Recover {
+        /// This database is the right one: what the stream holds beyond it stays there and belongs
+        /// to the past. Events committed below LSN are shared by both; after a failover that is
+        /// where the timeline forked, after a restore where the copy ended, for another database
+        /// 0/0.
+        #[arg(long, value_name = "LSN", conflicts_with = "settle", requires = "reason")]
+        adopt: Option<event::Lsn>,
+        /// Whatever was committed before the slot's position is in the stream, or is given up: go
+        /// on with what the slot sends.
+        #[arg(long, requires = "reason")]
+        settle: bool,
+        /// Why; kept with the decision.
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Who decides; the database login is kept beside it.
+        #[arg(long = "as", value_name = "NAME", env = "USER", default_value = "unknown")]
+        actor: String,
+    },
     /// About the configuration.
     Config {
         #[command(subcommand)]

@@ -4,6 +4,7 @@ mod args;
 mod check;
 mod config;
 mod init;
+mod recover;
 mod run;
 
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Run
         | Command::Check { .. }
         | Command::Init { .. }
+        | Command::Recover { .. }
         | Command::Config { command: ConfigCommand::Show } => {}
     }
     let config = match Config::load(&args.config) {
@@ -62,6 +64,10 @@ fn main() -> ExitCode {
             Command::Run => run::run(config).await,
             Command::Check { json } => check::check(&config, json).await,
             Command::Init { print, role } => init::init(&config, print, role.as_deref()).await,
+            Command::Recover { adopt, settle, reason, actor } => {
+                let decision = recover::Decision { adopt, settle, reason, actor };
+                recover::recover(&config, &decision).await
+            }
             Command::Config { .. } => Ok(exit::OK),
         }
     });

@@ -49,6 +49,14 @@ pub(crate) struct Config {
     pub(crate) mirror: Option<Value>,
 }
 
+impl Config {
+    /// Whether messages leave the stream by themselves.
+    pub(crate) fn removes(&self) -> bool {
+        let limited = self.max_msgs > 0 || self.max_bytes > 0 || self.max_msgs_per_subject > 0;
+        self.retention != "limits" || self.max_age > 0 || (limited && self.discard == "old")
+    }
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct State {
     pub(crate) first_seq: u64,

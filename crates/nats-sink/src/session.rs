@@ -100,9 +100,11 @@ pub async fn open(
     let acks = Acks { stream, relay, answers, connection, base, count: 0 };
     let opened = SinkOpened {
         end: end.ours,
+        gapless: true,
         last_sequence: base,
         stream_created: info.created,
         verified,
+        removing: info.config.removes() && !end.foreign,
         message_bytes_max: wire_max.saturating_sub(CHAIN_HEADERS_BYTES + options.stream.len()),
     };
     Ok((publisher, acks, opened))

@@ -10,6 +10,8 @@ pub(crate) struct StoredHeaders {
     pub(crate) message_id: Option<String>,
     pub(crate) source: Option<String>,
     pub(crate) position: Option<String>,
+    pub(crate) event_id: Option<String>,
+    pub(crate) replay: Option<String>,
 }
 
 impl StoredHeaders {
@@ -25,6 +27,10 @@ impl StoredHeaders {
                 &mut found.source
             } else if name.eq_ignore_ascii_case(headers::POSITION) {
                 &mut found.position
+            } else if name.eq_ignore_ascii_case(headers::EVENT_ID) {
+                &mut found.event_id
+            } else if name.eq_ignore_ascii_case(headers::REPLAY) {
+                &mut found.replay
             } else {
                 continue;
             };
@@ -33,17 +39,22 @@ impl StoredHeaders {
         found
     }
 
-    /// The writer and the position, if the message is this relay's; the text at fault if it says
-    /// so but cannot be read.
+    fn writer(&self, relay: &str) -> Option<SourceId> {
+        let source: SourceId = self.source.as_deref()?.parse().ok()?;
+        (source.relay == relay).then_some(source)
+    }
+
+    /// Whether the message is this relay's, published once more out of its place.
+    pub(crate) fn is_replay(&self, relay: &str) -> bool {
+        self.replay.is_some() && self.writer(relay).is_some()
+    }
+
+    /// The writer and the position, if the message is this relay's at its place; the text at fault
+    /// if it says so but cannot be read.
     pub(crate) fn ours(&self, relay: &str) -> Result<Option<(SourceId, Position)>, String> {
-        let Some(source) = &self.source else { return Ok(None) };
-        let source: SourceId = match source.parse() {
-            Ok(source) => source,
-            Err(_) => return Ok(None),
-        };
-        if source.relay != relay {
+        let Some(source) = self.writer(relay).filter(|_| self.replay.is_none()) else {
             return Ok(None);
-        }
+        };
         let position = self.position.as_deref().unwrap_or_default();
         match position.parse() {
             Ok(position) => Ok(Some((source, position))),
@@ -54,6 +65,7 @@ impl StoredHeaders {
     pub(crate) fn occupant(&self, relay: &str) -> Occupant {
         match self.ours(relay) {
             Ok(Some((_, position))) => Occupant::Ours(position),
+            Ok(None) if self.is_replay(relay) => Occupant::Replayed,
             Ok(None) | Err(_) => Occupant::Foreign,
         }
     }
@@ -74,6 +86,17 @@ mod tests {
         assert_eq!(position.to_string(), "0/10:2");
         assert_eq!(headers.ours("a"), Ok(None));
         assert_eq!(headers.occupant("a"), Occupant::Foreign);
+    }
+
+    #[test]
+    fn a_replay_has_no_place() {
+        let raw = b"NATS/1.0\r\nOutbox-Source: shop/7/1\r\nOutbox-Replay: by hand\r\n\r\n";
+        let headers = StoredHeaders::parse(raw);
+        assert_eq!(
+            (headers.ours("shop"), headers.occupant("shop")),
+            (Ok(None), Occupant::Replayed)
+        );
+        assert_eq!(headers.occupant("other"), Occupant::Foreign);
     }
 
     #[test]

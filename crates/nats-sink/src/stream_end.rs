@@ -15,6 +15,9 @@ pub(crate) struct End {
     pub(crate) ours: Option<StreamEnd>,
     /// The message id of the stream's last message, whoever wrote it.
     pub(crate) last_message_id: Option<String>,
+    /// Whether messages of others stand behind the relay's last one, or anywhere near where there is
+    /// none.
+    pub(crate) foreign: bool,
 }
 
 /// Reads the stream back from its end to the last message that this relay wrote.
@@ -24,7 +27,7 @@ pub(crate) async fn read(
     relay: &str,
     state: api::State,
 ) -> Result<End, Failure> {
-    let mut last_message_id = None;
+    let (mut last_message_id, mut foreign) = (None, false);
     let mut upper = state.last_seq;
     let bound = state.last_seq.saturating_sub(LOOK_BACK_MESSAGES);
     let mut chunk = 1;
@@ -39,8 +42,9 @@ pub(crate) async fn read(
                 last_message_id.clone_from(&headers.message_id);
             }
             if let Some(ours) = ours(&headers, relay, stream, sequence)? {
-                return Ok(End { ours: Some(ours), last_message_id });
+                return Ok(End { ours: Some(ours), last_message_id, foreign });
             }
+            foreign |= !headers.is_replay(relay);
         }
         upper = lower - 1;
         chunk = CHUNK;
@@ -53,7 +57,7 @@ pub(crate) async fn read(
         let advice = "give the relay a stream of its own";
         return Err(Failure::halt("stream_shared", message).advise(advice));
     }
-    Ok(End { ours: None, last_message_id })
+    Ok(End { ours: None, last_message_id, foreign })
 }
 
 fn ours(
@@ -69,5 +73,6 @@ fn ours(
         let advice = "find who writes to the stream under this relay's name";
         Failure::halt("stream_end", message).advise(advice)
     })?;
-    Ok(found.map(|(source, position)| StreamEnd { position, source, sequence }))
+    let event_id = headers.event_id.clone();
+    Ok(found.map(|(source, position)| StreamEnd { position, source, sequence, event_id }))
 }

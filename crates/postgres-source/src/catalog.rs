@@ -13,6 +13,10 @@ pub struct Catalog {
     pub(crate) wal_level: String,
     pub(crate) database: String,
     pub(crate) may_replicate: bool,
+    /// Whether the tables of the relay's record are there.
+    pub(crate) record_table: bool,
+    /// Whether the role may write the record.
+    pub(crate) may_record: bool,
     pub(crate) publication: Option<Publication>,
     pub(crate) published: Vec<PublishedTable>,
     /// By schema and table: the tables that the configuration names and the database has.
@@ -90,13 +94,21 @@ impl Queries<'_> {
     async fn server(&self) -> Result<Catalog, Failure> {
         let sql = "SELECT current_setting('server_version_num')::int, current_setting('wal_level'), \
              current_database()::text, (SELECT rolreplication OR rolsuper FROM pg_roles \
-             WHERE rolname = current_user)";
+             WHERE rolname = current_user), \
+             to_regclass('outbox_relay.record') IS NOT NULL, \
+             CASE WHEN to_regclass('outbox_relay.record') IS NULL \
+               OR NOT has_schema_privilege('outbox_relay', 'USAGE') THEN false \
+             ELSE has_table_privilege('outbox_relay.record', 'SELECT') \
+               AND has_table_privilege('outbox_relay.record', 'INSERT') \
+               AND has_table_privilege('outbox_relay.record', 'UPDATE') END";
         let row = self.client.query_one(sql, &[]).await.map_err(|error| classify::query(&error))?;
         Ok(Catalog {
             version_num: row.get(0),
             wal_level: row.get(1),
             database: row.get(2),
             may_replicate: row.get::<_, Option<bool>>(3).unwrap_or(false),
+            record_table: row.get(4),
+            may_record: row.get(5),
             ..Catalog::default()
         })
     }

@@ -8,11 +8,13 @@ mod catalog;
 mod classify;
 mod options;
 pub mod preflight;
+mod recorder;
 mod session;
 pub mod setup;
 mod slot_watch;
 
 pub use classify::TABLE;
 pub use options::SourceOptions;
-pub use session::{Session, SourceEvent};
+pub use recorder::{Act, Recorder};
+pub use session::{Session, SourceEvent, identity};
 pub use slot_watch::{SlotState, SlotWatch};

@@ -30,6 +30,9 @@ pub struct SourceOptions {
     pub connect_timeout: Duration,
     /// How often the server hears how far the relay is.
     pub status_interval: Duration,
+    /// How long the server lets a silent relay hold the slot: `wal_sender_timeout` of the
+    /// replication session. Whole milliseconds.
+    pub holder_timeout: Duration,
 }
 
 impl fmt::Debug for SourceOptions {

@@ -73,7 +73,25 @@ fn server(catalog: &Catalog, options: &SourceOptions) -> Vec<Finding> {
         let message = format!("role {} lacks the REPLICATION attribute", options.user);
         Finding::error("role", message, format!("ALTER ROLE {} REPLICATION;", quote(&options.user)))
     });
+    findings.push(record(catalog, options));
     findings
+}
+
+fn record(catalog: &Catalog, options: &SourceOptions) -> Finding {
+    let (code, role) = ("record", quote(&options.user));
+    if !catalog.record_table {
+        let message = "the tables of the relay's record (schema outbox_relay) do not exist";
+        return Finding::error(code, message, "outbox-relay init");
+    }
+    if !catalog.may_record {
+        let message = format!("role {} may not write the relay's record", options.user);
+        let fix = format!(
+            "GRANT USAGE ON SCHEMA outbox_relay TO {role}; \
+             GRANT SELECT, INSERT, UPDATE ON outbox_relay.record TO {role};"
+        );
+        return Finding::error(code, message, fix);
+    }
+    Finding::ok(code, "the relay can keep its record")
 }
 
 fn table(

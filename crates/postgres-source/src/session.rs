@@ -1,18 +1,20 @@
 use std::future::pending;
 use std::time::Duration;
 
-use event::Lsn;
+use event::{Lsn, SourceId};
 use futures_util::FutureExt as _;
 use pgwire_replication::{
-    FeedbackObserver, PgWireError, ReplicationClient, ReplicationConfig, ReplicationEvent,
+    FeedbackObserver, IdentifySystem, PgWireError, ReplicationClient, ReplicationConfig,
+    ReplicationEvent,
 };
-use relay_core::{Failure, Level, Outbox, SourceStarted};
+use relay_core::{Failure, Fork, Level, Outbox, SourceStarted};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::options::PINNED_SETTINGS;
-use crate::{SourceOptions, catalog, classify, preflight};
+use crate::recorder::Claimed;
+use crate::{Recorder, SourceOptions, catalog, classify, preflight};
 
 /// What a session reports, in stream order.
 #[derive(Clone, Debug)]
@@ -49,13 +51,15 @@ const BATCHES_MAX: usize = 2;
 const BUFFER_EVENTS: usize = 128;
 
 impl Session {
-    /// Looks at the database as [`preflight`] does, takes the slot and starts to stream.
+    /// Looks at the database as [`preflight`] does, takes the slot, starts to stream, and makes the
+    /// record this process's own.
     ///
     /// # Errors
     /// The classified failure; the first error of the preflight halts.
     pub async fn open(
         options: &SourceOptions,
         outboxes: &[Outbox],
+        recorder: &mut Recorder,
     ) -> Result<(Self, SourceStarted), Failure> {
         let client = options.connect().await?;
         let look = catalog::read(&client, options, outboxes);
@@ -68,20 +72,22 @@ impl Session {
             return Err(Failure::halt(finding.code, finding.message).advise(finding.fix));
         }
         drop(client);
-        let confirmed_flush_lsn = catalog.slot.map_or(Lsn::ZERO, |slot| slot.confirmed_flush_lsn);
-        match timeout(options.connect_timeout * 2, start(options)).await {
-            Ok(Ok((client, identity))) => {
-                let system_identifier = identity.system_id.parse().map_err(|_| {
-                    let text = format!("system identifier {} is no number", identity.system_id);
-                    Failure::halt("protocol", text)
-                })?;
-                let timeline = identity.timeline;
-                let started = SourceStarted { system_identifier, timeline, confirmed_flush_lsn };
-                Ok((Self::pump(client), started))
-            }
-            Ok(Err(error)) => Err(classify::replication(&error)),
+        let client = match timeout(options.connect_timeout * 2, start(options)).await {
+            Ok(Ok(started)) => started,
+            Ok(Err(error)) => return Err(classify::replication(&error)),
             Err(_) => {
-                Err(Failure::wait("connection_timeout", "the replication session does not start"))
+                let message = "the replication session does not start";
+                return Err(Failure::wait("connection_timeout", message));
+            }
+        };
+        let (client, history) = client;
+        let mut session = Self::pump(client);
+        match recorder.claim().await {
+            Ok(claimed) => Ok((session, history.started(claimed)?)),
+            Err(failure) => {
+                session.close = None;
+                session.abort();
+                Err(failure)
             }
         }
     }
@@ -149,15 +155,77 @@ impl Drop for Session {
     }
 }
 
-async fn start(
-    options: &SourceOptions,
-) -> Result<(ReplicationClient, pgwire_replication::IdentifySystem), PgWireError> {
+/// Who the server is, without taking the slot.
+///
+/// # Errors
+/// The classified failure.
+pub async fn identity(options: &SourceOptions, relay: &str) -> Result<SourceId, Failure> {
+    let asked = async {
+        let mut client = ReplicationClient::connect_gated(replication(options)).await?;
+        let identity = client.identify_system().await;
+        client.abort();
+        identity
+    };
+    let identity = match timeout(options.connect_timeout, asked).await {
+        Ok(identity) => identity.map_err(|error| classify::replication(&error))?,
+        Err(_) => {
+            return Err(Failure::wait("connection_timeout", "the server does not say who it is"));
+        }
+    };
+    Ok(SourceId {
+        relay: relay.to_owned(),
+        system_identifier: system_identifier(&identity)?,
+        timeline: identity.timeline,
+    })
+}
+
+fn system_identifier(identity: &IdentifySystem) -> Result<u64, Failure> {
+    identity.system_id.parse().map_err(|_| {
+        let text = format!("system identifier {} is no number", identity.system_id);
+        Failure::halt("protocol", text)
+    })
+}
+
+/// What the server says of itself before it streams.
+struct History {
+    identity: IdentifySystem,
+    forks: Vec<Fork>,
+}
+
+impl History {
+    fn started(self, claimed: Claimed) -> Result<SourceStarted, Failure> {
+        let identity = self.identity;
+        Ok(SourceStarted {
+            system_identifier: system_identifier(&identity)?,
+            timeline: identity.timeline,
+            confirmed_flush_lsn: claimed.slot_position,
+            wal_end: claimed.wal_end,
+            forks: self.forks,
+            record: claimed.record,
+            record_is_foreign: claimed.is_foreign,
+        })
+    }
+}
+
+/// The lines of a timeline history file: a timeline, where it was left, and why.
+fn forks(history: &str) -> Vec<Fork> {
+    let lines = history.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let fork = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let timeline = fields.next()?.parse().ok()?;
+        Some(Fork { timeline, end: fields.next()?.parse().ok()? })
+    };
+    lines.filter_map(fork).collect()
+}
+
+fn replication(options: &SourceOptions) -> ReplicationConfig {
     // The crate writes the slot's name as it is, and the server splits the publication's like a
     // list of identifiers: both are quoted here.
     let slot = format!("\"{}\"", options.slot);
     let publication = format!("\"{}\"", options.publication.replace('"', "\"\""));
     let password = options.password.clone().unwrap_or_default();
-    let config = ReplicationConfig::new(
+    let holder_timeout = options.holder_timeout.as_millis();
+    ReplicationConfig::new(
         &options.host,
         &options.user,
         password,
@@ -167,16 +235,26 @@ async fn start(
     )
     .with_port(options.port)
     .with_application_name(&options.application_name)
-    .with_options(PINNED_SETTINGS)
+    .with_options(format!("{PINNED_SETTINGS} -c wal_sender_timeout={holder_timeout}"))
     .with_status_interval(options.status_interval)
     .with_wakeup_interval(options.status_interval)
     .with_buffer_size(BUFFER_EVENTS)
-    .with_feedback_observer(FeedbackObserver::new(|_| {}));
-    let mut client = ReplicationClient::connect_gated(config).await?;
+    .with_feedback_observer(FeedbackObserver::new(|_| {}))
+}
+
+async fn start(options: &SourceOptions) -> Result<(ReplicationClient, History), PgWireError> {
+    let mut client = ReplicationClient::connect_gated(replication(options)).await?;
     let identity = client.identify_system().await?;
+    // Timeline 1 has no history.
+    let forks = if identity.timeline > 1 {
+        let history = client.timeline_history(identity.timeline).await?;
+        forks(&String::from_utf8_lossy(&history.content))
+    } else {
+        Vec::new()
+    };
     client.start().await?;
     client.wait_started().await?;
-    Ok((client, identity))
+    Ok((client, History { identity, forks }))
 }
 
 /// Owns the crate's client: carries events out in batches and confirmations in.
@@ -326,5 +404,17 @@ impl Aborting {
 impl Drop for Aborting {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_file_names_where_each_timeline_was_left() {
+        let text = "1\t0/3000158\tno recovery target specified\n\n# note\n2\t1/A0\tbefore x\n";
+        let at = |timeline, lsn| Fork { timeline, end: Lsn::new(lsn) };
+        assert_eq!(forks(text), [at(1, 0x300_0158), at(2, 0x1_0000_00A0)]);
     }
 }

@@ -9,7 +9,7 @@ use crate::preflight::quote;
 use crate::{SourceOptions, catalog, classify};
 
 /// The reference outbox table and what belongs to it: name, up, down.
-pub const MIGRATIONS: [(&str, &str, &str); 3] = [
+pub const MIGRATIONS: [(&str, &str, &str); 4] = [
     (
         "0001_outbox",
         include_str!("../../../sql/outbox/0001_outbox.up.sql"),
@@ -21,9 +21,14 @@ pub const MIGRATIONS: [(&str, &str, &str); 3] = [
         include_str!("../../../sql/outbox/0002_publication.down.sql"),
     ),
     (
-        "0003_relay_role",
-        include_str!("../../../sql/outbox/0003_relay_role.up.sql"),
-        include_str!("../../../sql/outbox/0003_relay_role.down.sql"),
+        "0003_record",
+        include_str!("../../../sql/outbox/0003_record.up.sql"),
+        include_str!("../../../sql/outbox/0003_record.down.sql"),
+    ),
+    (
+        "0004_relay_role",
+        include_str!("../../../sql/outbox/0004_relay_role.up.sql"),
+        include_str!("../../../sql/outbox/0004_relay_role.down.sql"),
     ),
 ];
 
@@ -63,6 +68,8 @@ pub async fn plan(
         let sql = if known { "" } else { MIGRATIONS[0].1.trim() };
         steps.push(Step { title: format!("table {name}"), sql: sql.to_owned() });
     }
+    let sql = if catalog.record_table { "" } else { MIGRATIONS[2].1.trim() };
+    steps.push(Step { title: "the relay's record".to_owned(), sql: sql.to_owned() });
     steps.extend(publication_steps(&catalog, options, outboxes));
     if let Some(role) = role {
         steps.extend(role_steps(&client, outboxes, role).await?);
@@ -122,6 +129,14 @@ async fn role_steps(
     let create =
         if known { String::new() } else { format!("CREATE ROLE {name} LOGIN REPLICATION;") };
     let mut steps = vec![Step { title: format!("role {role}"), sql: create }];
+    steps.push(Step {
+        title: format!("grants on the relay's record for {role}"),
+        sql: format!(
+            "GRANT USAGE ON SCHEMA outbox_relay TO {name}; \
+             GRANT SELECT, INSERT, UPDATE ON outbox_relay.record TO {name}; \
+             GRANT SELECT, INSERT ON outbox_relay.act TO {name};"
+        ),
+    });
     for outbox in outboxes {
         let (schema, table) = (quote(&outbox.schema), quote(&outbox.table));
         steps.push(Step {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use event::Lsn;
 use pgoutput::{Message, Value};
-use postgres_source::{Session, SlotWatch, SourceEvent, SourceOptions, preflight, setup};
+use postgres_source::{Recorder, Session, SlotWatch, SourceEvent, SourceOptions, preflight, setup};
 use relay_core::{FailureClass, FieldSource, Fields, Level, Outbox, Route, SubjectTemplate};
 use testkit::{Postgres, wait_until};
 
@@ -28,6 +28,7 @@ fn options(postgres: &Postgres) -> SourceOptions {
         application_name: "test".into(),
         connect_timeout: Duration::from_secs(5),
         status_interval: Duration::from_millis(200),
+        holder_timeout: Duration::from_secs(30),
     }
 }
 
@@ -65,6 +66,20 @@ async fn init(options: &SourceOptions) {
     for step in setup::plan(options, &[outbox()], Some("outbox_relay")).await.unwrap() {
         setup::carry_out(options, &step, |_| {}).await.unwrap();
     }
+}
+
+async fn open(
+    options: &SourceOptions,
+) -> Result<(Session, relay_core::SourceStarted), relay_core::Failure> {
+    open_with(options, outbox()).await
+}
+
+async fn open_with(
+    options: &SourceOptions,
+    outbox: Outbox,
+) -> Result<(Session, relay_core::SourceStarted), relay_core::Failure> {
+    let mut recorder = Recorder::new(options.clone(), "shop".to_owned());
+    Session::open(options, &[outbox], &mut recorder).await
 }
 
 async fn insert(postgres: &Postgres, aggregate: &str) {
@@ -107,7 +122,7 @@ async fn failed(session: &mut Session) -> relay_core::Failure {
 #[tokio::test]
 async fn a_row_is_streamed_and_the_last_confirmation_survives_the_close() {
     let (postgres, options) = initialised().await;
-    let (mut session, started) = Session::open(&options, &[outbox()]).await.unwrap();
+    let (mut session, started) = open(&options).await.unwrap();
     assert!(started.confirmed_flush_lsn > Lsn::ZERO && started.system_identifier > 0);
     insert(&postgres, "a").await;
     let (ids, end) = transaction(&mut session).await;
@@ -116,11 +131,10 @@ async fn a_row_is_streamed_and_the_last_confirmation_survives_the_close() {
     session.close(PATIENCE).await;
     let state = SlotWatch::new(options.clone()).look().await.unwrap();
     assert_eq!(state.confirmed_flush_lsn, end, "clamped to what was received");
-    let (mut session, _) = wait_until(PATIENCE, "the slot is free again", || async {
-        Session::open(&options, &[outbox()]).await.ok()
-    })
-    .await
-    .unwrap();
+    let (mut session, _) =
+        wait_until(PATIENCE, "the slot is free again", || async { open(&options).await.ok() })
+            .await
+            .unwrap();
     insert(&postgres, "b").await;
     assert_eq!(transaction(&mut session).await.0, ["b"]);
 }
@@ -128,9 +142,9 @@ async fn a_row_is_streamed_and_the_last_confirmation_survives_the_close() {
 #[tokio::test]
 async fn a_second_session_learns_who_holds_the_slot() {
     let (_postgres, options) = initialised().await;
-    let (_session, _) = Session::open(&options, &[outbox()]).await.unwrap();
+    let (_session, _) = open(&options).await.unwrap();
     let pid = SlotWatch::new(options.clone()).look().await.unwrap().active_pid.unwrap();
-    let failure = Session::open(&options, &[outbox()]).await.unwrap_err();
+    let failure = open(&options).await.unwrap_err();
     assert_eq!(failure.code, "55006");
     assert_eq!(failure.class, FailureClass::SlotHeld { pid: Some(pid.cast_unsigned()) });
 }
@@ -155,22 +169,22 @@ async fn a_wrong_name_halts_before_the_slot_is_touched() {
     let before = SlotWatch::new(options.clone()).look().await.unwrap().confirmed_flush_lsn;
 
     let wrong = SourceOptions { publication: "outbox_pbu".into(), ..options.clone() };
-    let failure = Session::open(&wrong, &[outbox()]).await.unwrap_err();
+    let failure = open(&wrong).await.unwrap_err();
     assert_eq!((failure.code.as_str(), failure.class), ("publication", FailureClass::Halt));
     assert!(failure.message.contains("outbox_pbu"));
 
     let mut typo = outbox();
     typo.fields.payload = FieldSource::Column("payloadd".into());
-    let failure = Session::open(&options, &[typo]).await.unwrap_err();
+    let failure = open_with(&options, typo).await.unwrap_err();
     assert_eq!(failure.code, "mapped_column");
     for part in ["`payloadd`", "outbox[0].fields.payload", "event_id, aggregate_id"] {
         assert!(failure.message.contains(part), "{failure}");
     }
 
     let wrong = SourceOptions { slot: "other".into(), ..options.clone() };
-    assert_eq!(Session::open(&wrong, &[outbox()]).await.unwrap_err().code, "slot");
+    assert_eq!(open(&wrong).await.unwrap_err().code, "slot");
     let wrong = SourceOptions { database: "nowhere".into(), ..options.clone() };
-    assert_eq!(Session::open(&wrong, &[outbox()]).await.unwrap_err().code, "3D000");
+    assert_eq!(open(&wrong).await.unwrap_err().code, "3D000");
     let after = SlotWatch::new(options).look().await.unwrap().confirmed_flush_lsn;
     assert_eq!(before, after);
 }
@@ -204,14 +218,14 @@ async fn a_slot_blocked_by_an_open_transaction_names_it() {
 #[tokio::test]
 async fn a_server_that_dies_is_waited_for() {
     let (mut postgres, options) = initialised().await;
-    let (mut session, _) = Session::open(&options, &[outbox()]).await.unwrap();
+    let (mut session, _) = open(&options).await.unwrap();
     postgres.kill();
     assert_eq!(failed(&mut session).await.class, FailureClass::Wait);
-    let failure = Session::open(&options, &[outbox()]).await.unwrap_err();
+    let failure = open(&options).await.unwrap_err();
     assert_eq!(failure.class, FailureClass::Wait);
     postgres.start_again().await.unwrap();
     insert(&postgres, "a").await;
-    let (mut session, _) = Session::open(&options, &[outbox()]).await.unwrap();
+    let (mut session, _) = open(&options).await.unwrap();
     assert_eq!(transaction(&mut session).await.0, ["a"]);
 }
 

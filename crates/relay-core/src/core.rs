@@ -1,15 +1,17 @@
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use event::{Lsn, Position, SourceId};
-use pgoutput::RelationCache;
 
 use crate::backoff::Backoff;
 use crate::ledger::Ledger;
+use crate::mapper::Mapper;
 use crate::pipeline::Pipeline;
-use crate::transaction::{Table, Transaction};
-use crate::{Effect, Exit, Failure, Input, Link, Notice, Options, Outbox, Stats, Status};
+use crate::record::RecordKeeper;
+use crate::recovery::ToMeet;
+use crate::transaction::Transaction;
+use crate::{
+    Effect, Exit, Failure, Fork, Input, Link, Notice, Options, Past, Stats, Status, Stored,
+};
 
 /// The delivery state machine of one relay.
 ///
@@ -19,7 +21,6 @@ use crate::{Effect, Exit, Failure, Input, Link, Notice, Options, Outbox, Stats, 
 #[derive(Debug)]
 pub struct Core {
     pub(crate) options: Options,
-    pub(crate) outboxes: Vec<Arc<Outbox>>,
     pub(crate) source: Connection,
     pub(crate) sink: Connection,
     pub(crate) sink_was_open: bool,
@@ -27,27 +28,35 @@ pub struct Core {
     pub(crate) recovered: bool,
     pub(crate) identity: Option<SourceId>,
     pub(crate) slot_position: Lsn,
+    pub(crate) wal_end: Lsn,
+    pub(crate) forks: Vec<Fork>,
+    /// Whether this replication session has been read from.
+    pub(crate) reading_began: bool,
+    pub(crate) to_meet: Option<ToMeet>,
     /// Rows up to here stand in the stream.
     pub(crate) high_water: Option<Position>,
-    /// The last message of ours that the stream is known to have taken, in this process.
+    /// So many events behind [`Core::high_water`] stood in the stream and have left it.
+    pub(crate) unseen: u64,
+    /// The last message of ours that the stream is known to have taken.
     pub(crate) acked: Option<Stored>,
+    /// When the stream that `acked` stands in was created.
     pub(crate) stream_created: Option<String>,
+    /// The last event that the slot may have been allowed to forget, by the record.
+    pub(crate) released: Option<Position>,
+    pub(crate) past: Option<Past>,
+    /// Below this LSN lost events are published again from the outbox tables.
+    pub(crate) mending: Option<Lsn>,
+    /// The stream's end did not fit this database, and is looked at once more.
+    pub(crate) suspicious: bool,
+    pub(crate) keeper: RecordKeeper,
     pub(crate) message_bytes_max: usize,
-    pub(crate) relations: RelationCache,
-    pub(crate) tables: BTreeMap<u32, Table>,
+    pub(crate) mapper: Mapper,
     pub(crate) transaction: Option<Transaction>,
     pub(crate) ledger: Ledger,
     pub(crate) pipeline: Pipeline,
     pub(crate) reply_storm: ReplyStorm,
     pub(crate) stats: Stats,
     ending: Option<Ending>,
-}
-
-/// A message that the stream took.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stored {
-    pub(crate) position: Position,
-    pub(crate) sequence: u64,
 }
 
 /// One dependency's session and when it is next tried.
@@ -111,6 +120,11 @@ impl Connection {
         self.attempting = false;
     }
 
+    pub(crate) fn mending(&mut self) {
+        self.link = Link::Mending;
+        self.attempting = true;
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.link == Link::Open
     }
@@ -121,19 +135,27 @@ impl Core {
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
-            outboxes: options.outboxes.iter().cloned().map(Arc::new).collect(),
+            mapper: Mapper::new(&options.outboxes),
             source: Connection::new(&options, options.seed),
             sink: Connection::new(&options, options.seed ^ u64::MAX),
             sink_was_open: false,
             recovered: false,
             identity: None,
             slot_position: Lsn::ZERO,
+            wal_end: Lsn::ZERO,
+            forks: Vec::new(),
+            reading_began: false,
+            to_meet: None,
             high_water: None,
+            unseen: 0,
             acked: None,
             stream_created: None,
+            released: None,
+            past: None,
+            mending: None,
+            suspicious: false,
+            keeper: RecordKeeper::default(),
             message_bytes_max: usize::MAX,
-            relations: RelationCache::default(),
-            tables: BTreeMap::new(),
             transaction: None,
             ledger: Ledger::new(options.hold_back),
             pipeline: Pipeline::new(options.in_flight_events_max, options.in_flight_bytes_max),
@@ -159,6 +181,8 @@ impl Core {
             Input::Acked { count, sequence } => self.acknowledged(now, count, sequence, effects),
             Input::Duplicate { index, stored } => self.duplicate(now, index, stored, effects),
             Input::SinkFailed(failure) => self.sink_failed(now, failure, effects),
+            Input::RecordStored => self.stored(effects),
+            Input::Mended { range, sequence } => self.mended(now, &range, sequence, effects),
             Input::Deadline => self.deadline(now, effects),
             Input::Stop => self.end(now, Exit::Stopped, effects),
         }
@@ -181,11 +205,12 @@ impl Core {
             return None;
         }
         let ack_due = self.pipeline.waiting_since().filter(|_| self.sink.is_open());
-        let confirm_due = self.ledger.next_due().filter(|_| self.source.is_open());
+        let confirm_due = self.ledger.next_due().filter(|_| self.may_confirm());
         [
             (self.source.retry_at, "try PostgreSQL again"),
             (self.sink.retry_at, "try NATS again"),
             (ack_due.map(|since| since + self.options.ack_timeout), "the oldest ack is overdue"),
+            (self.record_due(), "the record is behind the acks"),
             (confirm_due, "the hold-back time of a settled transaction is over"),
             (self.ending.as_ref().map(|ending| ending.deadline), "the stop has waited enough"),
         ]
@@ -247,7 +272,8 @@ impl Core {
     }
 
     fn finish(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        let drained = self.pipeline.len() == 0 || !self.source.is_open() || !self.sink.is_open();
+        let acked = self.pipeline.len() == 0 || !self.sink.is_open();
+        let drained = !self.source.is_open() || (acked && !self.record_lags());
         if let Some(ending) = &mut self.ending
             && !ending.done
             && (drained || now >= ending.deadline)
@@ -258,18 +284,10 @@ impl Core {
     }
 
     fn publish(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.sink.is_open() && self.recovered {
+        if self.sink.is_open() && self.recovered && self.may_publish() {
             while let Some(outgoing) = self.pipeline.send(now) {
                 effects.push(Effect::Publish(outgoing));
             }
-        }
-    }
-
-    fn confirm(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.source.is_open()
-            && let Some(lsn) = self.ledger.due(now)
-        {
-            effects.push(Effect::Confirm(lsn));
         }
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use event::{Headers, Lsn, Position, SourceId, Subject};
 
-use crate::{Failure, Notice};
+use crate::{Failure, Notice, Record, Stored};
 
 /// What happened outside. Inputs of a session that an [`Effect`] closed must not be handed in any
 /// more; the shell drops them with the session.
@@ -44,6 +44,15 @@ pub enum Input {
     },
     /// The sink session ended, or could not be opened.
     SinkFailed(Failure),
+    /// The database holds the record that [`Effect::Store`] gave.
+    RecordStored,
+    /// The lost events that [`Effect::Mend`] named are in the stream again.
+    Mended {
+        /// What was mended.
+        range: LostRange,
+        /// The stream sequence of the last of them; `None` when none was missing.
+        sequence: Option<u64>,
+    },
     /// A deadline of [`crate::Core::poll_timeout`] has come.
     Deadline,
     /// Stop in good order.
@@ -59,6 +68,23 @@ pub struct SourceStarted {
     pub timeline: u32,
     /// The slot's position when the session took it.
     pub confirmed_flush_lsn: Lsn,
+    /// IDENTIFY_SYSTEM's flush position: the end of the log.
+    pub wal_end: Lsn,
+    /// Where the server's history left each earlier timeline, from TIMELINE_HISTORY.
+    pub forks: Vec<Fork>,
+    /// What the relay has on record in this database.
+    pub record: Option<Record>,
+    /// Whether another process wrote the record since this one last did.
+    pub record_is_foreign: bool,
+}
+
+/// The end of a timeline in the history of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The timeline that ended.
+    pub timeline: u32,
+    /// What it held below this LSN, the later ones hold too.
+    pub end: Lsn,
 }
 
 /// The sink as a new session found it.
@@ -66,12 +92,20 @@ pub struct SourceStarted {
 pub struct SinkOpened {
     /// The last message of this relay that the stream holds.
     pub end: Option<StreamEnd>,
+    /// Whether every event before `end` was stored before it, so that it says what is in. Where
+    /// subjects are written independently of each other it does not, and the session itself passes
+    /// over what it finds stored.
+    pub gapless: bool,
     /// The stream's last sequence, whoever wrote it; it survives the removal of messages.
     pub last_sequence: u64,
     /// When the stream was created: another value is another stream.
     pub stream_created: String,
     /// What stands at the sequence that [`Effect::OpenSink`] asked about.
     pub verified: Occupant,
+    /// Whether messages leave this stream by themselves, by acknowledgement, age or limit, and no
+    /// message of another writer was seen near its end: then an empty sequence behind the last
+    /// known message was one of ours.
+    pub removing: bool,
     /// The largest message the server and the stream take: headers and body, in bytes.
     pub message_bytes_max: usize,
 }
@@ -83,6 +117,8 @@ pub enum Occupant {
     None,
     /// A message of this relay.
     Ours(Position),
+    /// An event of this relay that was published once more, out of its place.
+    Replayed,
     /// A message of somebody else.
     Foreign,
 }
@@ -96,6 +132,25 @@ pub struct StreamEnd {
     pub source: SourceId,
     /// Its stream sequence.
     pub sequence: u64,
+    /// Its event id, as its header spells it.
+    pub event_id: Option<String>,
+}
+
+impl StreamEnd {
+    pub(crate) const fn stored(&self) -> Stored {
+        Stored { position: self.position, sequence: self.sequence }
+    }
+}
+
+/// Events that the stream lost and that the slot cannot send again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// The last message before them; `None` when the stream holds nothing of this relay.
+    pub after: Option<Stored>,
+    /// The last event that was acknowledged.
+    pub acked: Stored,
+    /// The slot sends again what was committed from here on.
+    pub slot_position: Lsn,
 }
 
 /// A message ready to be published.
@@ -140,6 +195,11 @@ pub enum Effect {
     },
     /// Everything up to here is settled: tell the source.
     Confirm(Lsn),
+    /// Put the record into the database, and say [`Input::RecordStored`] once it is safe there.
+    Store(Record),
+    /// Publish the events that the stream lost and the slot cannot send again from the rows of the
+    /// outbox tables, if every one of them is there, and say [`Input::Mended`].
+    Mend(LostRange),
     /// Something a person should be able to read.
     Notice(Notice),
     /// End the process: close the source in good order, so that the last confirm arrives.

@@ -14,6 +14,8 @@ pub(crate) struct Ledger {
     hold_back: Duration,
     open: VecDeque<Transaction>,
     held: VecDeque<Mark>,
+    /// Free to be confirmed, but not worth it yet.
+    ready: Lsn,
     confirmed: Lsn,
     confirmed_event: Option<Position>,
 }
@@ -38,12 +40,17 @@ struct Mark {
 /// youngest, so that their number is bounded whatever the rate.
 const MARKS_PER_HOLD_BACK: u32 = 64;
 
+/// Log without events is confirmed in steps of at least so much: each confirmation is put on record
+/// in the database first, and the record itself makes log.
+const IDLE_STEP_BYTES: u64 = 64 * 1024;
+
 impl Ledger {
     pub(crate) const fn new(hold_back: Duration) -> Self {
         Self {
             hold_back,
             open: VecDeque::new(),
             held: VecDeque::new(),
+            ready: Lsn::ZERO,
             confirmed: Lsn::ZERO,
             confirmed_event: None,
         }
@@ -53,6 +60,7 @@ impl Ledger {
     pub(crate) fn restart(&mut self) {
         self.open.clear();
         self.held.clear();
+        self.ready = Lsn::ZERO;
     }
 
     pub(crate) fn begin(&mut self) {
@@ -118,14 +126,20 @@ impl Ledger {
 
     /// The LSN to confirm now, if it has grown.
     pub(crate) fn due(&mut self, now: Duration) -> Option<Lsn> {
-        let before = self.confirmed;
+        let mut events = false;
         while self.held.front().is_some_and(|mark| mark.due <= now) {
             if let Some(mark) = self.held.pop_front() {
-                self.confirmed = self.confirmed.max(mark.lsn);
+                self.ready = self.ready.max(mark.lsn);
+                events |= mark.last_event.is_some();
                 self.confirmed_event = self.confirmed_event.max(mark.last_event);
             }
         }
-        (self.confirmed > before).then_some(self.confirmed)
+        let worth = events || self.ready.bytes_since(self.confirmed) >= IDLE_STEP_BYTES;
+        if !worth || self.ready <= self.confirmed {
+            return None;
+        }
+        self.confirmed = self.ready;
+        Some(self.confirmed)
     }
 
     /// When [`Ledger::due`] next has something.
@@ -133,9 +147,9 @@ impl Ledger {
         self.held.front().map(|mark| mark.due)
     }
 
-    /// Whether there is something that may not be confirmed yet.
-    pub(crate) fn withholds(&self) -> bool {
-        !self.open.is_empty() || !self.held.is_empty()
+    /// Whether settled events wait to be confirmed.
+    pub(crate) fn holds_events(&self) -> bool {
+        self.held.iter().any(|mark| mark.last_event.is_some())
     }
 
     /// The last LSN handed out for confirmation.
@@ -185,7 +199,6 @@ mod tests {
         ledger.settle(SECOND);
         assert_eq!(ledger.due(SECOND), Some(Lsn::new(21)));
         assert_eq!(ledger.confirmed_event(), Some(at(20)));
-        assert!(!ledger.withholds());
     }
 
     #[test]
@@ -203,13 +216,25 @@ mod tests {
     #[test]
     fn keepalives_count_only_when_nothing_is_open() {
         let mut ledger = Ledger::new(Duration::ZERO);
-        ledger.keepalive(SECOND, Lsn::new(5));
-        assert_eq!(ledger.due(SECOND), Some(Lsn::new(5)));
-        transaction(&mut ledger, 10, 1);
-        ledger.keepalive(SECOND, Lsn::new(50));
+        let step = IDLE_STEP_BYTES;
+        ledger.keepalive(SECOND, Lsn::new(step));
+        assert_eq!(ledger.due(SECOND), Some(Lsn::new(step)));
+        transaction(&mut ledger, step + 10, 1);
+        ledger.keepalive(SECOND, Lsn::new(3 * step));
         assert_eq!(ledger.due(SECOND), None);
         ledger.settle(SECOND);
-        assert_eq!(ledger.due(SECOND), Some(Lsn::new(11)));
+        assert_eq!(ledger.due(SECOND), Some(Lsn::new(step + 11)));
+    }
+
+    #[test]
+    fn log_without_events_is_confirmed_in_steps() {
+        let mut ledger = Ledger::new(Duration::ZERO);
+        transaction(&mut ledger, IDLE_STEP_BYTES, 0);
+        assert_eq!(ledger.due(SECOND), Some(Lsn::new(IDLE_STEP_BYTES + 1)));
+        ledger.keepalive(SECOND, Lsn::new(2 * IDLE_STEP_BYTES));
+        assert_eq!(ledger.due(SECOND), None, "a byte short of a step");
+        ledger.keepalive(SECOND, Lsn::new(2 * IDLE_STEP_BYTES + 1));
+        assert_eq!(ledger.due(SECOND), Some(Lsn::new(2 * IDLE_STEP_BYTES + 1)));
     }
 
     #[test]
@@ -217,13 +242,14 @@ mod tests {
         let mut ledger = Ledger::new(64 * SECOND);
         transaction(&mut ledger, 10, 1);
         ledger.settle(SECOND);
-        ledger.keepalive(10 * SECOND, Lsn::new(30));
+        let step = IDLE_STEP_BYTES;
+        ledger.keepalive(10 * SECOND, Lsn::new(2 * step));
         assert_eq!(ledger.due(64 * SECOND), None);
         assert_eq!(ledger.next_due(), Some(65 * SECOND));
         assert_eq!(ledger.due(65 * SECOND), Some(Lsn::new(11)));
-        assert_eq!(ledger.due(74 * SECOND), Some(Lsn::new(30)));
-        ledger.keepalive(75 * SECOND, Lsn::new(40));
-        assert_eq!(ledger.due(75 * SECOND), Some(Lsn::new(40)), "nothing is held any more");
+        assert_eq!(ledger.due(74 * SECOND), Some(Lsn::new(2 * step)));
+        ledger.keepalive(75 * SECOND, Lsn::new(3 * step));
+        assert_eq!(ledger.due(75 * SECOND), Some(Lsn::new(3 * step)), "nothing is held any more");
     }
 
     #[test]

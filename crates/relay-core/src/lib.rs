@@ -2,18 +2,24 @@
 //!
 //! One file a concern: [`Core`] dispatches; `source_side` and `sink_side` hold what happens to the
 //! two sessions; `transaction` turns rows into messages by `mapping`; `pipeline` keeps what is not
-//! acknowledged; `ledger` decides what may be confirmed; `backoff` when to try again.
+//! acknowledged; `ledger` decides what may be confirmed, `record` puts it on record first;
+//! `recovery` compares the stream's end with the record; `backoff` says when to try again.
 
 mod backoff;
 mod core;
+mod decision;
 mod failure;
 mod finding;
 mod input;
 mod ledger;
+mod mapper;
 mod mapping;
 mod notice;
 mod options;
 mod pipeline;
+mod reader;
+mod record;
+mod recovery;
 mod sink_side;
 mod source_side;
 mod status;
@@ -22,13 +28,18 @@ mod testing;
 mod transaction;
 
 pub use crate::core::Core;
+pub use decision::Scene;
 pub use failure::{Dependency, Failure, FailureClass};
 pub use finding::{Finding, Level};
-pub use input::{Effect, Exit, Input, Occupant, Outgoing, SinkOpened, SourceStarted, StreamEnd};
+pub use input::{
+    Effect, Exit, Fork, Input, LostRange, Occupant, Outgoing, SinkOpened, SourceStarted, StreamEnd,
+};
 pub use notice::Notice;
 pub use options::{
     FieldSource, Fields, HeaderColumn, Options, Outbox, Route, SubjectTemplate, TemplateError,
     TemplateField, TypeRule,
 };
+pub use reader::{LogReader, ReadEvent, TableReader};
+pub use record::{Past, Record, Stored};
 pub use sink_side::{CODE_AUTH, CODE_OVERTAKEN};
 pub use status::{Link, Stats, Status};

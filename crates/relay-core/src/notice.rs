@@ -23,12 +23,24 @@ pub enum Notice {
         /// The high-water mark; `None` when the stream holds nothing of this relay.
         high_water: Option<Position>,
     },
-    /// The stream ends before what it had acknowledged: the lost tail is read from the log again.
+    /// The stream lacks what it had acknowledged: what the slot still holds is read again.
     TailLost {
         /// Where the stream ends now.
         stream_end: Option<Position>,
         /// What had been acknowledged.
         acked: Position,
+    },
+    /// The slot cannot send these lost events again: they are looked for in the outbox tables.
+    Mending {
+        /// The last event before them.
+        from: Option<Position>,
+        /// The last of them.
+        to: Position,
+    },
+    /// The lost events are in the stream again.
+    Mended {
+        /// The stream sequence of the last of them; `None` when none was missing.
+        sequence: Option<u64>,
     },
     /// The server going down waits for this session, which may not confirm yet: let go.
     LetGo,

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event::Position;
+use event::{Position, headers};
 
 use crate::Outgoing;
 
@@ -113,6 +113,15 @@ impl Pipeline {
         self.bytes -= event.outgoing.wire_bytes();
         self.sent = self.sent.saturating_sub(1);
         Some(event)
+    }
+
+    /// Whether the event with this position and, where one is given, this id is in here.
+    pub(crate) fn holds(&self, position: Position, event_id: Option<&str>) -> bool {
+        let index = self.queue.partition_point(|event| event.position < position);
+        self.queue.get(index).is_some_and(|event| {
+            let id = event.outgoing.headers.get(headers::EVENT_ID);
+            event.position == position && (event_id.is_none() || event_id == id)
+        })
     }
 
     /// Takes out the events that stand in the stream already.

@@ -34,11 +34,17 @@ impl Core {
                 .advise("point source.url at the database that the stream was written from");
             return self.halt(now, failure, effects);
         }
-        self.identity = Some(identity);
         self.slot_position = started.confirmed_flush_lsn;
+        self.wal_end = started.wal_end;
+        self.forks = started.forks;
         self.source.opened();
         self.stats.source_sessions += 1;
         self.restart_reading();
+        if let Err(failure) = self.take_record(started.record, started.record_is_foreign, &identity)
+        {
+            return self.halt(now, failure, effects);
+        }
+        self.identity = Some(identity);
         effects.push(Effect::Notice(Notice::SourceStarted));
         if self.sink.is_open() || self.sink.attempting {
             effects.push(Effect::CloseSink);
@@ -52,9 +58,11 @@ impl Core {
     /// The source will send everything after its confirmed LSN again.
     pub(crate) fn restart_reading(&mut self) {
         self.recovered = false;
+        self.reading_began = false;
+        self.to_meet = None;
+        self.unseen = 0;
         self.transaction = None;
-        self.relations.clear();
-        self.tables.clear();
+        self.mapper.clear();
         self.ledger.restart();
         self.pipeline.clear();
     }
@@ -70,6 +78,10 @@ impl Core {
             return;
         }
         if self.recovered && !self.is_ending() {
+            self.reading_began = true;
+            self.passed(now, wal_end, effects);
+        }
+        if self.recovered && !self.is_ending() {
             self.ledger.keepalive(now, wal_end);
         }
         if now >= self.reply_storm.since + STORM_WITHIN {
@@ -83,10 +95,9 @@ impl Core {
     }
 
     /// A server in fast shutdown waits until its replication sessions have confirmed all that was
-    /// sent. Where that may not be confirmed, the session is let go, unconfirmed.
+    /// sent, which may be much, and may not be confirmed yet: the session is let go, unconfirmed.
     pub(crate) fn source_stopping(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        let withholds = self.ledger.withholds() || !self.recovered;
-        if self.source.is_open() && withholds && !self.is_ending() {
+        if self.source.is_open() && !self.is_ending() {
             effects.push(Effect::Notice(Notice::LetGo));
             effects.push(Effect::AbortSource);
             let failure = Failure::wait("server_stopping", "the database server is stopping");

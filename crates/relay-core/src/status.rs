@@ -11,6 +11,8 @@ pub enum Link {
     Opening,
     /// Up.
     Open,
+    /// Publishing lost events again, from the outbox tables.
+    Mending,
     /// Failed; tried again after a pause.
     Failed(Failure),
 }
@@ -52,6 +54,7 @@ impl Status {
                 Link::Open => {}
                 Link::Closed => reasons.push(format!("{name}: not connected")),
                 Link::Opening => reasons.push(format!("{name}: connecting")),
+                Link::Mending => reasons.push(format!("{name}: publishing lost events again")),
                 Link::Failed(failure) => reasons.push(format!("{name}: {failure}")),
             }
         }
@@ -90,6 +93,8 @@ pub struct Stats {
     pub source_sessions: u64,
     /// Replication sessions lost or refused.
     pub source_failures: u64,
+    /// How often the stream was found to lack what it had acknowledged.
+    pub tails_lost: u64,
     /// Sink sessions opened.
     pub sink_sessions: u64,
     /// Sink sessions lost or refused.

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use event::{Headers, Position, headers};
+use event::{Position, headers};
 use pgoutput::{Message, Relation, Tuple};
 
-use crate::mapping::{MissingColumn, RowMapping};
+use crate::mapper::{Place, Table, message};
+use crate::mapping::RowMapping;
 use crate::pipeline::InFlight;
 use crate::{Core, Effect, Failure, Notice, Outgoing};
 
@@ -14,15 +15,6 @@ pub(crate) struct Transaction {
     commit_lsn: event::Lsn,
     committed_at: i64,
     rows: u64,
-}
-
-/// What the relay does with the rows of one relation.
-#[derive(Clone, Debug)]
-pub(crate) enum Table {
-    Outbox(Arc<RowMapping>),
-    /// An outbox table whose mapping does not fit any more. Not an error before a row comes.
-    Unmappable(MissingColumn),
-    Foreign,
 }
 
 impl Core {
@@ -36,8 +28,10 @@ impl Core {
         if !self.source.is_open() || self.is_ending() {
             return;
         }
+        self.reading_began = true;
         match message {
             Message::Begin { final_lsn, commit_time, .. } => {
+                self.passed(now, final_lsn, effects);
                 self.transaction =
                     Some(Transaction { commit_lsn: final_lsn, committed_at: commit_time, rows: 0 });
                 self.ledger.begin();
@@ -47,9 +41,12 @@ impl Core {
                     return self.out_of_protocol(now, "a Commit without its Begin", effects);
                 }
                 self.stats.transactions += 1;
-                self.ledger.commit(now, end_lsn);
+                self.passed(now, end_lsn, effects);
+                if !self.is_ending() {
+                    self.ledger.commit(now, end_lsn);
+                }
             }
-            Message::Relation(relation) => self.learn(relation),
+            Message::Relation(relation) => self.mapper.learn(relation),
             Message::Insert { relation_id, new } => {
                 self.insert(now, relation_id, &new, effects);
             }
@@ -66,27 +63,11 @@ impl Core {
         self.halt(now, Failure::halt("protocol", message), effects);
     }
 
-    /// A Relation record describes the rows that follow it, also in mid-transaction.
-    fn learn(&mut self, relation: Relation) {
-        let named = |outbox: &&Arc<crate::Outbox>| {
-            outbox.schema == relation.namespace && outbox.table == relation.name
-        };
-        let table = match self.outboxes.iter().find(named) {
-            None => Table::Foreign,
-            Some(outbox) => match RowMapping::compile(outbox, &relation) {
-                Ok(mapping) => Table::Outbox(Arc::new(mapping)),
-                Err(missing) => Table::Unmappable(missing),
-            },
-        };
-        self.tables.insert(relation.id, table);
-        self.relations.apply(relation);
-    }
-
     fn insert(&mut self, now: Duration, id: u32, row: &Tuple, effects: &mut Vec<Effect>) {
         let Some(transaction) = &mut self.transaction else {
             return self.out_of_protocol(now, "an Insert outside a transaction", effects);
         };
-        let (Some(relation), Some(table)) = (self.relations.get(id), self.tables.get(&id)) else {
+        let Some((relation, table)) = self.mapper.find(id) else {
             return self.out_of_protocol(now, "an Insert before its Relation record", effects);
         };
         // Every inserted row counts, whatever its table, so that a row keeps its position when
@@ -101,6 +82,7 @@ impl Core {
                     effects.push(Effect::Notice(Notice::ForeignTable { table }));
                 }
                 self.stats.foreign_rows += 1;
+                self.meet(now, position, None, effects);
             }
             Table::Unmappable(missing) => {
                 let failure = Failure::halt("mapped_column_missing", missing.to_string()).advise(
@@ -112,18 +94,18 @@ impl Core {
                 let mapping = Arc::clone(mapping);
                 self.stats.rows += 1;
                 if self.high_water.is_some_and(|high_water| position <= high_water) {
+                    if self.to_meet.is_some() {
+                        let outgoing = self.outgoing(&mapping, &relation, row, position, 0);
+                        let outgoing = outgoing.ok().flatten();
+                        let id = outgoing.as_ref().and_then(|o| o.headers.get(headers::EVENT_ID));
+                        self.meet(now, position, id, effects);
+                    }
                     self.stats.already_in_stream += 1;
-                    self.ledger.event(position, true);
-                    return;
+                    return self.ledger.event(position, true);
                 }
                 match self.outgoing(&mapping, &relation, row, position, committed_at) {
                     Ok(Some(outgoing)) => {
-                        self.ledger.event(position, false);
-                        self.pipeline.push(InFlight {
-                            position,
-                            committed_at,
-                            outgoing: Arc::new(outgoing),
-                        });
+                        self.queue(now, position, committed_at, outgoing, effects)
                     }
                     Ok(None) => {
                         self.stats.dropped_by_rule += 1;
@@ -135,6 +117,29 @@ impl Core {
         }
     }
 
+    /// An event that the stream does not show.
+    fn queue(
+        &mut self,
+        now: Duration,
+        position: Position,
+        committed_at: i64,
+        outgoing: Outgoing,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.meet(now, position, outgoing.headers.get(headers::EVENT_ID), effects);
+        if self.is_ending() {
+            return;
+        }
+        if self.unseen > 0 {
+            self.seen_to_be_in(position);
+            self.stats.already_in_stream += 1;
+            return self.ledger.event(position, true);
+        }
+        self.ledger.event(position, false);
+        let outgoing = Arc::new(outgoing);
+        self.pipeline.push(InFlight { position, committed_at, outgoing });
+    }
+
     /// The message for a row; `None` when a rule drops it.
     fn outgoing(
         &self,
@@ -144,15 +149,11 @@ impl Core {
         position: Position,
         committed_at: i64,
     ) -> Result<Option<Outgoing>, String> {
-        let mapped = mapping.map(relation, row).map_err(|error| error.to_string())?;
-        let Some((event, subject)) = mapped else { return Ok(None) };
-        let message_id = format!("{}:{}", mapping.outbox().message_id_prefix, event.event_id);
         let source = self.identity.as_ref().ok_or("the source's identity is not known")?;
-        let headers =
-            Headers::of(&event, &message_id, position, source, committed_at).map_err(|error| {
-                format!("event {}: {error}", headers::encode_value(&event.event_id))
-            })?;
-        let outgoing = Outgoing { subject, headers, body: event.payload.bytes() };
+        let place = Place { position, committed_at, source };
+        let Some((event, outgoing)) = message(mapping, relation, row, place)? else {
+            return Ok(None);
+        };
         let (bytes, max) = (outgoing.wire_bytes(), self.message_bytes_max);
         if bytes > max {
             let event_id = headers::encode_value(&event.event_id);

@@ -19,8 +19,13 @@ pub(crate) fn notice(notice: &Notice) {
         }
         Notice::TailLost { stream_end, acked } => {
             let stream_end = stream_end.map(|position| position.to_string());
-            error!(stream_end, %acked, "the stream lost its tail: publishing it again from the log");
+            error!(stream_end, %acked, "the stream lost what it had acknowledged: publishing it again");
         }
+        Notice::Mending { from, to } => {
+            let from = from.map(|position| position.to_string());
+            error!(from, %to, "the slot no longer holds all of the lost events");
+        }
+        Notice::Mended { sequence } => info!(sequence, "the lost events are in the stream again"),
         Notice::LetGo => info!(
             "the database server is stopping; the replication session is let go, since what is in flight or held back may not be confirmed yet"
         ),

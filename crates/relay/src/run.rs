@@ -6,9 +6,11 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use metrics::{Histogram, histogram};
 use nats_sink::{Acks, Publisher, SinkEvent, SinkOptions};
-use postgres_source::{Session, SourceEvent, SourceOptions};
-use relay_core::{Core, Effect, Exit, Failure, Input, Options, SinkOpened, SourceStarted};
-use tokio::sync::mpsc;
+use postgres_source::{Recorder, Session, SourceEvent, SourceOptions};
+use relay_core::{
+    Core, Effect, Exit, Failure, Input, LostRange, Options, Record, SinkOpened, SourceStarted,
+};
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::PUBLISH_LATENCY;
@@ -59,6 +61,9 @@ struct Shell {
     source: Option<Session>,
     source_opening: Opening<(Session, SourceStarted)>,
     source_stopping: mpsc::Receiver<()>,
+    recorder: Arc<Mutex<Recorder>>,
+    /// A record being stored; dropped with the replication session.
+    storing: Opening<()>,
     /// Read from the source and not yet wanted by the core; at most one batch.
     backlog: VecDeque<SourceEvent>,
     publisher: Option<Publisher>,
@@ -75,6 +80,7 @@ impl Shell {
         observed: Arc<Observed>,
         source_stopping: mpsc::Receiver<()>,
     ) -> Self {
+        let recorder = Recorder::new(options.source.clone(), options.core.relay.clone());
         Self {
             core: Core::new(options.core.clone()),
             options,
@@ -84,6 +90,8 @@ impl Shell {
             source: None,
             source_opening: None,
             source_stopping,
+            recorder: Arc::new(Mutex::new(recorder)),
+            storing: None,
             backlog: VecDeque::new(),
             publisher: None,
             acks: None,
@@ -111,6 +119,7 @@ impl Shell {
                 () = &mut stop, if !stopped => { stopped = true; Some(Input::Stop) }
                 opened = opened(&mut self.source_opening) => Some(self.source_opened(opened)),
                 opened = opened(&mut self.sink_opening) => Some(self.sink_opened(opened)),
+                stored = opened(&mut self.storing) => Some(self.stored(stored)),
                 event = next_ack(self.acks.as_mut()) => Some(self.sink_event(event)),
                 Some(()) = self.source_stopping.recv() => Some(Input::SourceStopping),
                 batch = next_batch(self.source.as_mut(), self.backlog.is_empty()) => {
@@ -146,6 +155,7 @@ impl Shell {
             let failure = failure.clone();
             self.backlog.clear();
             self.source = None;
+            self.storing = None;
             return Some(Input::SourceFailed(failure));
         }
         if !self.core.wants_source() {
@@ -179,6 +189,10 @@ impl Shell {
                         source.confirm(lsn);
                     }
                 }
+                Effect::Store(record) => self.store(record),
+                Effect::Mend(range) => {
+                    self.inputs.push_back(Input::SinkFailed(beyond_the_slot(&range)));
+                }
                 Effect::Notice(notice) => log::notice(&notice),
                 Effect::Exit(end) => exit = Some(end),
             }
@@ -188,12 +202,32 @@ impl Shell {
 
     fn open_source(&mut self) {
         let (source, outboxes) = (self.options.source.clone(), self.options.core.outboxes.clone());
-        let opening = async move { Session::open(&source, &outboxes).await };
+        let recorder = Arc::clone(&self.recorder);
+        let opening =
+            async move { Session::open(&source, &outboxes, &mut *recorder.lock().await).await };
         self.source_opening = Some(opening.boxed());
+    }
+
+    fn store(&mut self, record: Record) {
+        let recorder = Arc::clone(&self.recorder);
+        let storing = async move { recorder.lock().await.store(&record).await };
+        self.storing = Some(storing.boxed());
+    }
+
+    /// Without its record the relay may confirm nothing: the session is given up.
+    fn stored(&mut self, stored: Result<(), Failure>) -> Input {
+        match stored {
+            Ok(()) => Input::RecordStored,
+            Err(failure) => {
+                self.abort_source();
+                Input::SourceFailed(failure)
+            }
+        }
     }
 
     fn abort_source(&mut self) {
         self.source_opening = None;
+        self.storing = None;
         self.backlog.clear();
         if let Some(source) = self.source.take() {
             source.abort();
@@ -261,6 +295,21 @@ impl Shell {
             self.observed.relay(self.core.status(), *self.core.stats());
         }
     }
+}
+
+/// The stream lost events that the slot has let go of: a person has to publish them again from the
+/// outbox table, or give them up.
+fn beyond_the_slot(range: &LostRange) -> Failure {
+    let after =
+        range.after.map_or_else(|| "its start".to_owned(), |after| after.position.to_string());
+    let message = format!(
+        "the stream ends at {after}, but events up to {} had been acknowledged, and the slot no \
+         longer holds those committed before {}",
+        range.acked.position, range.slot_position
+    );
+    let advice = "restore the stream, or write the lost rows anew and go on without them: \
+                  outbox-relay recover --settle";
+    Failure::halt("tail_lost", message).advise(advice)
 }
 
 /// The outcome of an opening under way; never, when none is.

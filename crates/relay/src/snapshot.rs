@@ -159,6 +159,7 @@ fn link_json(link: &Link) -> Value {
         Link::Closed => json!({ "state": "closed" }),
         Link::Opening => json!({ "state": "opening" }),
         Link::Open => json!({ "state": "open" }),
+        Link::Mending => json!({ "state": "mending" }),
         Link::Failed(failure) => json!({
             "state": "failed",
             "code": failure.code,

@@ -7,36 +7,63 @@ use std::time::Duration;
 use event::{Position, SourceId, headers};
 use relay_core::{Occupant, Outgoing, SinkOpened, StreamEnd};
 
+use crate::database::Row;
+
+/// What a message is.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// An event at its place.
+    Event(Arc<Outgoing>),
+    /// An event published once more from the table.
+    Replayed(Row),
+    /// A message of somebody else.
+    Foreign,
+}
+
 /// A message in the stream.
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// Its sequence.
     pub sequence: u64,
-    /// `None` for a message of somebody else.
-    pub outgoing: Option<Arc<Outgoing>>,
+    /// What it is.
+    pub content: Content,
 }
 
 impl Stored {
     fn header(&self, name: &str) -> Option<&str> {
-        self.outgoing.as_ref()?.headers.get(name)
+        match &self.content {
+            Content::Event(outgoing) => outgoing.headers.get(name),
+            Content::Replayed(_) | Content::Foreign => None,
+        }
     }
 
     /// The event's id.
     #[must_use]
     pub fn event_id(&self) -> Option<&str> {
-        self.header(headers::EVENT_ID)
+        match &self.content {
+            Content::Replayed(row) => Some(&row.event_id),
+            Content::Event(_) | Content::Foreign => self.header(headers::EVENT_ID),
+        }
     }
 
     /// The event's aggregate.
     #[must_use]
     pub fn aggregate_id(&self) -> Option<&str> {
-        self.header(headers::AGGREGATE_ID)
+        match &self.content {
+            Content::Replayed(row) => Some(&row.aggregate_id),
+            Content::Event(_) | Content::Foreign => self.header(headers::AGGREGATE_ID),
+        }
     }
 
     /// The event's version.
     #[must_use]
     pub fn version(&self) -> Option<u64> {
-        self.header(headers::AGGREGATE_VERSION)?.parse().ok()
+        match &self.content {
+            Content::Replayed(row) => Some(row.version),
+            Content::Event(_) | Content::Foreign => {
+                self.header(headers::AGGREGATE_VERSION)?.parse().ok()
+            }
+        }
     }
 
     /// The event's position.
@@ -47,6 +74,14 @@ impl Stored {
 
     fn source(&self) -> Option<SourceId> {
         self.header(headers::SOURCE)?.parse().ok()
+    }
+
+    fn occupant(&self) -> Occupant {
+        match &self.content {
+            Content::Event(_) => self.position().map_or(Occupant::Foreign, Occupant::Ours),
+            Content::Replayed(_) => Occupant::Replayed,
+            Content::Foreign => Occupant::Foreign,
+        }
     }
 }
 
@@ -59,13 +94,21 @@ pub enum Answer {
     Duplicate(u64),
     /// The stream's end is not where the publish said.
     Refused,
+    /// The stream takes no more.
+    Full,
 }
 
 /// The stream and its duplicate window.
 #[derive(Debug)]
 pub struct Broker {
-    /// The messages, in order.
+    /// The messages, in order, the consumed ones included.
     pub messages: Vec<Stored>,
+    /// Until when the stream takes nothing.
+    pub full_until: Duration,
+    /// Whether messages leave the stream when they are consumed.
+    pub removing: bool,
+    consumed: std::collections::BTreeSet<u64>,
+    created: u64,
     last_sequence: u64,
     window: Duration,
     ids: BTreeMap<String, (Duration, u64)>,
@@ -74,8 +117,17 @@ pub struct Broker {
 impl Broker {
     /// An empty stream.
     #[must_use]
-    pub const fn new(window: Duration) -> Self {
-        Self { messages: Vec::new(), last_sequence: 0, window, ids: BTreeMap::new() }
+    pub const fn new(window: Duration, removing: bool) -> Self {
+        Self {
+            messages: Vec::new(),
+            full_until: Duration::ZERO,
+            removing,
+            consumed: std::collections::BTreeSet::new(),
+            created: 0,
+            last_sequence: 0,
+            window,
+            ids: BTreeMap::new(),
+        }
     }
 
     /// Takes a publish. The duplicate window is looked at first.
@@ -88,18 +140,29 @@ impl Broker {
         {
             return Answer::Duplicate(*sequence);
         }
-        let last_id = self.messages.last().and_then(|last| message_id(last.outgoing.as_ref()?));
+        let last_id = self.messages.last().and_then(|last| match &last.content {
+            Content::Event(outgoing) => message_id(outgoing),
+            Content::Replayed(_) | Content::Foreign => None,
+        });
         if expected_sequence != self.last_sequence
             || expected_id.is_some_and(|id| Some(id) != last_id)
         {
             return Answer::Refused;
         }
-        self.last_sequence += 1;
+        if now < self.full_until {
+            return Answer::Full;
+        }
+        self.append(Content::Event(outgoing));
         if let Some(id) = id {
             self.ids.insert(id, (now, self.last_sequence));
         }
-        self.messages.push(Stored { sequence: self.last_sequence, outgoing: Some(outgoing) });
         Answer::Stored(self.last_sequence)
+    }
+
+    /// Stores a message without conditions.
+    pub fn append(&mut self, content: Content) {
+        self.last_sequence += 1;
+        self.messages.push(Stored { sequence: self.last_sequence, content });
     }
 
     /// The stream's last sequence.
@@ -108,10 +171,31 @@ impl Broker {
         self.last_sequence
     }
 
-    /// Somebody else writes.
-    pub fn foreign(&mut self) {
-        self.last_sequence += 1;
-        self.messages.push(Stored { sequence: self.last_sequence, outgoing: None });
+    /// When the stream was created.
+    #[must_use]
+    pub fn created(&self) -> String {
+        self.created.to_string()
+    }
+
+    /// Whether an event stands in the stream.
+    #[must_use]
+    pub fn has(&self, event_id: &str) -> bool {
+        self.messages.iter().any(|message| message.event_id() == Some(event_id))
+    }
+
+    /// Whether events were published once more.
+    #[must_use]
+    pub fn has_replays(&self) -> bool {
+        self.messages.iter().any(|message| matches!(message.content, Content::Replayed(_)))
+    }
+
+    /// A consumer takes one of the messages out.
+    pub fn consume(&mut self, pick: usize) {
+        if self.removing
+            && let Some(message) = self.messages.iter().rev().nth(pick)
+        {
+            self.consumed.insert(message.sequence);
+        }
     }
 
     /// The newest messages are gone, with their ids: a power cut before the sync.
@@ -123,34 +207,46 @@ impl Broker {
         self.ids.retain(|_, (_, sequence)| *sequence <= last);
     }
 
+    /// The stream is deleted and made anew.
+    pub fn recreate(&mut self) {
+        self.messages.clear();
+        self.ids.clear();
+        self.last_sequence = 0;
+        self.created += 1;
+    }
+
     /// The position of the message at a sequence.
     #[must_use]
     pub fn position_at(&self, sequence: u64) -> Option<Position> {
-        self.messages.iter().find(|message| message.sequence == sequence)?.position()
+        self.there().find(|message| message.sequence == sequence)?.position()
     }
 
-    fn occupant(&self, sequence: u64) -> Occupant {
-        match self.messages.iter().find(|message| message.sequence == sequence) {
-            None => Occupant::None,
-            Some(message) => message.position().map_or(Occupant::Foreign, Occupant::Ours),
-        }
+    fn there(&self) -> impl DoubleEndedIterator<Item = &Stored> {
+        self.messages.iter().filter(|message| !self.consumed.contains(&message.sequence))
     }
 
     /// What a new session reads, with a look at one sequence.
     #[must_use]
     pub fn open(&self, verify: Option<u64>) -> SinkOpened {
-        let end = self.messages.iter().rev().find_map(|message| {
+        let end = self.there().rev().find_map(|message| {
             Some(StreamEnd {
                 position: message.position()?,
                 source: message.source()?,
                 sequence: message.sequence,
+                event_id: message.event_id().map(str::to_owned),
             })
         });
+        let occupant = |sequence| {
+            let found = self.there().find(|message| message.sequence == sequence);
+            found.map_or(Occupant::None, Stored::occupant)
+        };
         SinkOpened {
             end,
+            gapless: true,
             last_sequence: self.last_sequence,
-            stream_created: "once".into(),
-            verified: verify.map_or(Occupant::None, |sequence| self.occupant(sequence)),
+            stream_created: self.created(),
+            verified: verify.map_or(Occupant::None, occupant),
+            removing: self.removing,
             message_bytes_max: 1 << 20,
         }
     }

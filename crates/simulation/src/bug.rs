@@ -1,4 +1,7 @@
-use relay_core::{Effect, Input, Occupant};
+#![allow(clippy::wildcard_enum_match_arm, reason = "a bug changes what it names and nothing else")]
+
+use event::Lsn;
+use relay_core::{Effect, Input, Occupant, SinkOpened, SourceStarted};
 
 use crate::broker::Publish;
 
@@ -24,11 +27,24 @@ pub enum Bug {
     ChainWithoutIds,
     /// A lost tail that foreign messages have refilled is taken for messages that left by age.
     RefilledTailOverlooked,
+    /// The end of a transaction is confirmed as soon as it is acknowledged, before the record.
+    ConfirmBeforeRecord,
+    /// The record is not read at the start.
+    RecordIgnored,
+    /// Two histories of one database are not told apart: neither by timeline, nor by the end of the
+    /// log, nor by the stream's last event.
+    HistoryIgnored,
+    /// Messages that have left the stream are not counted.
+    RemovedNotCounted,
+    /// A slot that stands further than it was confirmed is not noticed.
+    SlotMoveIgnored,
+    /// A server that goes down is not let go.
+    ShutdownIgnored,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 15] = [
         Self::ConfirmOnRead,
         Self::ConfirmKeepalives,
         Self::HighWaterTooHigh,
@@ -38,37 +54,85 @@ impl Bug {
         Self::NoChain,
         Self::ChainWithoutIds,
         Self::RefilledTailOverlooked,
+        Self::ConfirmBeforeRecord,
+        Self::RecordIgnored,
+        Self::HistoryIgnored,
+        Self::RemovedNotCounted,
+        Self::SlotMoveIgnored,
+        Self::ShutdownIgnored,
     ];
 
     /// Changes what the core is told, or acts in its place.
     pub(crate) fn plant(self, input: &mut Input, effects: &mut Vec<Effect>) {
-        match (self, input) {
-            (Self::ConfirmOnRead, Input::Source(pgoutput::Message::Commit { end_lsn, .. })) => {
+        match input {
+            Input::Source(pgoutput::Message::Commit { end_lsn, .. })
+                if self == Self::ConfirmOnRead =>
+            {
                 effects.push(Effect::Confirm(*end_lsn));
             }
-            (Self::ConfirmKeepalives, Input::Keepalive { wal_end, .. }) => {
+            Input::Keepalive { wal_end, .. } if self == Self::ConfirmKeepalives => {
                 effects.push(Effect::Confirm(*wal_end));
             }
-            (Self::RefilledTailOverlooked, Input::SinkOpened(opened)) => {
-                opened.verified = Occupant::None;
+            Input::Keepalive { replies_requested, .. } if self == Self::ShutdownIgnored => {
+                *replies_requested = 0;
             }
-            (_, Input::SinkOpened(opened)) => {
-                let Some(end) = &mut opened.end else { return };
-                match self {
-                    Self::HighWaterTooHigh => end.position.ordinal += 1,
-                    Self::HighWaterTooLow if end.position.ordinal > 0 => end.position.ordinal -= 1,
-                    Self::HighWaterByTransaction => end.position.ordinal = u64::MAX,
-                    Self::HighWaterIgnored => opened.end = None,
-                    Self::ConfirmOnRead
-                    | Self::ConfirmKeepalives
-                    | Self::HighWaterTooLow
-                    | Self::NoChain
-                    | Self::ChainWithoutIds
-                    | Self::RefilledTailOverlooked => {}
+            Input::SourceStopping if self == Self::ShutdownIgnored => {
+                *input = Input::Deadline;
+            }
+            Input::SourceStarted(started) => self.plant_source(started),
+            Input::SinkOpened(opened) => self.plant_sink(opened),
+            _ => {}
+        }
+    }
+
+    fn plant_source(self, started: &mut SourceStarted) {
+        match self {
+            Self::RecordIgnored => started.record = None,
+            Self::SlotMoveIgnored => {
+                if let Some(record) = &mut started.record {
+                    record.confirmed = record.confirmed.max(started.confirmed_flush_lsn);
                 }
             }
-            (_, _) => {}
+            Self::HistoryIgnored => {
+                let end = Lsn::new(u64::MAX);
+                started.forks.iter_mut().for_each(|fork| fork.end = end);
+                started.wal_end = end;
+                started.confirmed_flush_lsn = end;
+                if let Some(record) = &mut started.record {
+                    record.confirmed = end;
+                }
+            }
+            _ => {}
         }
+    }
+
+    fn plant_sink(self, opened: &mut SinkOpened) {
+        match self {
+            Self::RefilledTailOverlooked => opened.verified = Occupant::None,
+            Self::RemovedNotCounted => opened.removing = false,
+            _ => {}
+        }
+        let Some(end) = &mut opened.end else { return };
+        match self {
+            Self::HighWaterTooHigh => end.position.ordinal += 1,
+            Self::HighWaterTooLow if end.position.ordinal > 0 => end.position.ordinal -= 1,
+            Self::HighWaterByTransaction => end.position.ordinal = u64::MAX,
+            Self::HighWaterIgnored => opened.end = None,
+            _ => {}
+        }
+    }
+
+    /// Changes what the core wants done.
+    pub(crate) fn bend(self, effects: &mut Vec<Effect>) {
+        if self != Self::ConfirmBeforeRecord {
+            return;
+        }
+        let early = effects.iter().filter_map(|effect| match effect {
+            Effect::Store(record) => Some(Effect::Confirm(record.confirmed)),
+            _ => None,
+        });
+        let early: Vec<_> = early.collect();
+        effects.splice(0..0, early);
     }
 
     /// Takes conditions off a publish.

@@ -7,15 +7,18 @@ use event::Lsn;
 use crate::broker::Broker;
 use crate::database::Database;
 
-/// No loss and only committed facts: the stream holds the committed events, all of them, no other.
+/// No loss and only committed facts: the stream holds the committed events, all of them, and no
+/// other than those that the database itself has lost since.
 ///
 /// # Errors
 /// Names the events.
 pub fn complete(database: &Database, broker: &Broker) -> Result<(), String> {
     let committed: BTreeSet<&str> = database.rows().map(|row| row.event_id.as_str()).collect();
+    let undone: BTreeSet<&str> = database.undone.iter().map(|row| row.event_id.as_str()).collect();
     let stored: BTreeSet<&str> = broker.messages.iter().filter_map(|m| m.event_id()).collect();
     let lost: Vec<_> = committed.difference(&stored).collect();
-    let unknown: Vec<_> = stored.difference(&committed).collect();
+    let unknown: Vec<_> =
+        stored.difference(&committed).filter(|id| !undone.contains(*id)).collect();
     if lost.is_empty() && unknown.is_empty() {
         return Ok(());
     }
@@ -35,13 +38,18 @@ pub fn undoubled(broker: &Broker) -> Result<(), String> {
     }
 }
 
-/// Within an aggregate the stream has the versions in commit order, without a hole.
+/// Within an aggregate the stream has the versions in commit order, without a hole; what the
+/// database has lost since is not looked at.
 ///
 /// # Errors
 /// Names the first event out of order.
-pub fn ordered(broker: &Broker) -> Result<(), String> {
+pub fn ordered(database: &Database, broker: &Broker) -> Result<(), String> {
+    let undone: BTreeSet<&str> = database.undone.iter().map(|row| row.event_id.as_str()).collect();
     let mut versions = BTreeMap::new();
     for message in &broker.messages {
+        if message.event_id().is_some_and(|id| undone.contains(id)) {
+            continue;
+        }
         if let (Some(aggregate), Some(version)) = (message.aggregate_id(), message.version()) {
             let last = versions.entry(aggregate).or_insert(0);
             if version != *last + 1 {
@@ -58,10 +66,10 @@ pub fn ordered(broker: &Broker) -> Result<(), String> {
 /// # Errors
 /// Names the first event that is not.
 pub fn not_ahead(database: &Database, broker: &Broker, confirmed: Lsn) -> Result<(), String> {
-    let stored: BTreeSet<&str> = broker.messages.iter().filter_map(|m| m.event_id()).collect();
-    let covered = database.transactions.iter().filter(|t| t.end_lsn <= confirmed);
-    let mut rows = covered.flat_map(|transaction| &transaction.rows);
-    match rows.find(|row| !stored.contains(row.event_id.as_str())) {
+    let from = database.transactions.partition_point(|t| t.end_lsn <= database.confirmed);
+    let newly = database.transactions[from..].iter().take_while(|t| t.end_lsn <= confirmed);
+    let mut rows = newly.flat_map(|transaction| &transaction.rows);
+    match rows.find(|row| !broker.has(&row.event_id)) {
         None => Ok(()),
         Some(row) => Err(format!("{confirmed} was confirmed, but {} is not stored", row.event_id)),
     }

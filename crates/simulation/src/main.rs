@@ -14,7 +14,7 @@ struct Args {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Print the trace of a failing seed.
+    /// Print the trace of each failing seed, with every fault left out that it can do without.
     #[arg(long)]
     trace: bool,
 }
@@ -24,11 +24,12 @@ fn main() -> ExitCode {
     let began = Instant::now();
     let mut failed = 0_u64;
     for seed in args.from..args.from.saturating_add(args.seeds) {
-        if let Err((reason, report)) = simulation::run(seed) {
+        if let Err(broken) = simulation::run(seed) {
             failed += 1;
-            println!("seed {seed}: {reason}; faults {:?}", report.faults);
+            let broken = simulation::shrink(seed, &broken, None);
+            println!("seed {seed}: {}; with these faults: {:?}", broken.reason, broken.plan);
             if args.trace {
-                report.trace.iter().for_each(|line| println!("  {line}"));
+                broken.report.trace.iter().for_each(|line| println!("  {line}"));
             }
         }
     }

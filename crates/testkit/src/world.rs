@@ -52,6 +52,7 @@ pub struct World {
     /// The broker.
     pub nats: Nats,
     delivery: String,
+    holder_timeout: &'static str,
     folder: TempDir,
 }
 
@@ -73,7 +74,14 @@ impl World {
         let (postgres, nats) =
             tokio::join!(Postgres::start_with(&options.postgres), Nats::start_with(nats_options));
         let folder = TempDir::with_prefix("outbox-relay-world-").context("make a folder")?;
-        let world = Self { postgres: postgres?, nats: nats?, delivery: options.delivery, folder };
+        let timeout = options.postgres.iter().find(|(name, _)| *name == "wal_sender_timeout");
+        let world = Self {
+            postgres: postgres?,
+            nats: nats?,
+            delivery: options.delivery,
+            holder_timeout: timeout.map_or("30s", |(_, value)| value),
+            folder,
+        };
         let client = world.postgres.connect().await?;
         client.batch_execute(&options.table).await.context("make the outbox table")?;
         if !options.bare {
@@ -93,6 +101,7 @@ impl World {
         writeln!(text, "source:")?;
         writeln!(text, "  url: {}", self.postgres.url("postgres"))?;
         writeln!(text, "  publication: outbox_pub\n  slot: relay")?;
+        writeln!(text, "  holder_timeout: {}", self.holder_timeout)?;
         writeln!(text, "outbox:\n  - table: outbox\n    fields: {FIELDS}")?;
         writeln!(text, "    route: {{subject: 'outbox.{{aggregate_type}}.{{aggregate_id}}'}}")?;
         writeln!(text, "sink: {{url: '{}', stream: OUTBOX}}", self.nats.url())?;

@@ -56,6 +56,13 @@ pub(crate) struct RawSource {
     /// How long connecting may take.
     #[serde(default = "default_connect_timeout")]
     pub(crate) connect_timeout: String,
+    /// How long a relay that is silent, since it is frozen or cut off, keeps the slot from a standby, at least 3s: the relay's session sets `wal_sender_timeout` to it, whatever the server's default.
+    #[serde(default = "default_holder_timeout")]
+    pub(crate) holder_timeout: String,
+}
+
+fn default_holder_timeout() -> String {
+    "30s".to_owned()
 }
 
 fn default_name() -> String {

@@ -85,6 +85,15 @@ impl<'a> Validator<'a> {
         duration
     }
 
+    /// At least three times the interval at which the relay reports to the server.
+    fn holder_timeout(&mut self, text: &str) -> Duration {
+        let timeout = self.duration("source.holder_timeout", text);
+        if timeout < Duration::from_secs(3) {
+            self.problem("source.holder_timeout", &format!("`{text}`: at least 3s"));
+        }
+        timeout
+    }
+
     fn delivery(&mut self, raw: &RawDelivery, relay: String, outboxes: Vec<Outbox>) -> Options {
         if !(1..=IN_FLIGHT_EVENTS_MAX).contains(&raw.in_flight_events_max) {
             let found = raw.in_flight_events_max;
@@ -155,6 +164,7 @@ impl<'a> Validator<'a> {
             application_name: format!("outbox-relay {relay}"),
             connect_timeout: self.positive("source.connect_timeout", &raw.connect_timeout),
             status_interval: Duration::from_secs(1),
+            holder_timeout: self.holder_timeout(&raw.holder_timeout),
         }
     }
 
