@@ -135,5 +135,5 @@ fn migrations_come_in_pairs() {
             assert!(Path::new(&format!("{stem}.down.sql")).is_file(), "{stem}");
         }
     }
-    assert_eq!(ups, 3);
+    assert_eq!(ups, 4);
 }
