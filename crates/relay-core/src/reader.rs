@@ -52,7 +52,13 @@ impl LogReader {
                 Ok(None)
             }
             Message::Insert { relation_id, new } => self.insert(relation_id, &new),
-            _ => Ok(None),
+            Message::Commit { .. }
+            | Message::Origin { .. }
+            | Message::Type { .. }
+            | Message::Update { .. }
+            | Message::Delete { .. }
+            | Message::Truncate { .. }
+            | Message::Message { .. } => Ok(None),
         }
     }
 
