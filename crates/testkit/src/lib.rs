@@ -1,6 +1,8 @@
 //! Real PostgreSQL and nats-server processes on free ports of 127.0.0.1, in temporary folders, for
 //! tests and the demo. Everything started here ends with the value that holds it.
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 mod http;
@@ -43,4 +45,11 @@ pub fn free_port() -> anyhow::Result<u16> {
         }
     }
     anyhow::bail!("no port of 127.0.0.1 between {} and {} is free", PORTS.start, PORTS.end)
+}
+
+/// Copies a folder with owners, modes and times.
+fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let status = Command::new("cp").arg("--archive").arg(from).arg(to).status()?;
+    anyhow::ensure!(status.success(), "copy {} to {}: {status}", from.display(), to.display());
+    Ok(())
 }

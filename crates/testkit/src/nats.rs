@@ -1,13 +1,13 @@
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
-use crate::{Program, Servers, free_port, wait_until};
+use crate::{Program, Servers, copy_folder, free_port, wait_until};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
@@ -129,6 +129,24 @@ impl Nats {
     /// SIGKILL.
     pub fn kill(&mut self) {
         self.program = None;
+    }
+
+    /// Copies the store of a killed server to a folder that does not exist yet.
+    ///
+    /// # Errors
+    /// The files cannot be copied.
+    pub fn save_store(&self, to: &Path) -> Result<()> {
+        copy_folder(&self.folder.path().join("store"), to)
+    }
+
+    /// Puts a copy in the place of the store of a killed server.
+    ///
+    /// # Errors
+    /// The files cannot be copied.
+    pub fn restore_store(&self, from: &Path) -> Result<()> {
+        let store = self.folder.path().join("store");
+        fs::remove_dir_all(&store).context("remove the store")?;
+        copy_folder(from, &store)
     }
 
     /// SIGSTOP.

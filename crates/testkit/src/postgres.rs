@@ -1,4 +1,5 @@
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use nix::unistd::{Pid, Uid, User};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
-use crate::{Program, Servers, free_port, wait_until};
+use crate::{Program, Servers, copy_folder, free_port, wait_until};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
@@ -58,6 +59,62 @@ impl Postgres {
         let mut postgres = Self { folder, bin, port, program: None };
         postgres.start_again().await?;
         Ok(postgres)
+    }
+
+    /// Starts a copy of a stopped server's files, on a port of its own: what a restored backup is.
+    ///
+    /// # Errors
+    /// The files cannot be copied, or the copy does not come up.
+    pub async fn copy(&self) -> Result<Self> {
+        let mut copy = self.copied()?;
+        copy.start_again().await?;
+        Ok(copy)
+    }
+
+    /// As [`Postgres::copy`], as a server that takes over from the one that was copied: on a new
+    /// timeline.
+    ///
+    /// # Errors
+    /// The files cannot be copied, or the copy does not come up.
+    pub async fn promoted_copy(&self) -> Result<Self> {
+        let mut copy = self.copied()?;
+        copy.append("postgresql.auto.conf", "restore_command = 'false'\n")?;
+        copy.append("recovery.signal", "")?;
+        copy.start_again().await?;
+        let promoted = wait_until(START_WITHIN, "the copy is promoted", || async {
+            let client = copy.connect().await.ok()?;
+            let row = client.query_one("SELECT pg_is_in_recovery()", &[]).await.ok()?;
+            (!row.get::<_, bool>(0)).then_some(())
+        });
+        promoted.await?;
+        Ok(copy)
+    }
+
+    fn copied(&self) -> Result<Self> {
+        let folder = TempDir::with_prefix("outbox-relay-pg-").context("make a folder")?;
+        let port = free_port()?;
+        own(folder.path())?;
+        copy_folder(&self.data(), &folder.path().join("data"))?;
+        let copy = Self { folder, bin: self.bin.clone(), port, program: None };
+        let sockets = copy.folder.path().display();
+        let settings = format!("\nport = '{port}'\nunix_socket_directories = '{sockets}'\n");
+        copy.append("postgresql.auto.conf", &settings)?;
+        let pid = copy.data().join("postmaster.pid");
+        if pid.exists() {
+            fs::remove_file(pid).context("remove postmaster.pid")?;
+        }
+        Ok(copy)
+    }
+
+    /// Appends to a file of the data folder.
+    fn append(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.data().join(name);
+        let mut file = File::options().create(true).append(true).open(&path)?;
+        file.write_all(text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+        if let Some(user) = server_user()? {
+            chown(&path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
+        }
+        Ok(())
     }
 
     /// Starts it after a stop, with the same port and data.
