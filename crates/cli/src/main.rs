@@ -5,6 +5,7 @@ mod check;
 mod config;
 mod init;
 mod recover;
+mod replay;
 mod run;
 
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         | Command::Check { .. }
         | Command::Init { .. }
         | Command::Recover { .. }
+        | Command::Replay(_)
         | Command::Config { command: ConfigCommand::Show } => {}
     }
     let config = match Config::load(&args.config) {
@@ -64,10 +66,11 @@ fn main() -> ExitCode {
             Command::Run => run::run(config).await,
             Command::Check { json } => check::check(&config, json).await,
             Command::Init { print, role } => init::init(&config, print, role.as_deref()).await,
-            Command::Recover { adopt, settle, reason, actor } => {
-                let decision = recover::Decision { adopt, settle, reason, actor };
+            Command::Recover { adopt, settle, republish, reason, actor } => {
+                let decision = recover::Decision { adopt, settle, republish, reason, actor };
                 recover::recover(&config, &decision).await
             }
+            Command::Replay(args) => replay::replay(&config, args).await,
             Command::Config { .. } => Ok(exit::OK),
         }
     });

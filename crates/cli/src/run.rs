@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use relay::{Observed, RelayOptions};
+use relay::Observed;
 use relay_core::Exit;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -30,10 +30,7 @@ pub(crate) async fn run(config: Config) -> Result<u8> {
             }
         });
     }
-    let mut core = config.core;
-    core.seed = u64::from(std::process::id());
-    let options = RelayOptions { core, source: config.source, sink: config.sink };
-    Ok(match relay::run(options, observed, told_to(stop)).await {
+    Ok(match relay::run(config.relay_options(), observed, told_to(stop)).await {
         Exit::Stopped => exit::OK,
         Exit::Halted(_) => exit::HALTED,
     })
@@ -61,7 +58,8 @@ fn wait_for_signal(stopped: watch::Sender<bool>) -> Result<impl Future<Output = 
     })
 }
 
-fn log_to_stderr(config: &Config) -> Result<()> {
+/// Sends the log to standard error, as the configuration says.
+pub(crate) fn log_to_stderr(config: &Config) -> Result<()> {
     // The replication crate logs the failures that the relay itself reports, with their advice.
     let filter = format!("{},pgwire_replication=off,async_nats=error", config.log_level);
     let filter = EnvFilter::try_new(&filter).context("log.level")?;

@@ -9,6 +9,7 @@ mod ack;
 mod api;
 mod classify;
 mod options;
+mod scan;
 pub mod session;
 mod setup;
 mod stored;
@@ -16,5 +17,6 @@ mod stream_end;
 
 pub use classify::{TABLE, api_failure};
 pub use options::{Credentials, SinkOptions};
+pub use scan::{Found, Scan};
 pub use session::{Acks, Publisher, SinkEvent, open};
 pub use setup::{StreamSettings, check, create_stream};

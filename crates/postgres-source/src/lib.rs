@@ -6,15 +6,19 @@
 
 mod catalog;
 mod classify;
+mod log_copy;
 mod options;
 pub mod preflight;
 mod recorder;
 mod session;
 pub mod setup;
 mod slot_watch;
+mod table_rows;
 
 pub use classify::TABLE;
+pub use log_copy::{LogCopy, log_begins};
 pub use options::SourceOptions;
 pub use recorder::{Act, Recorder};
 pub use session::{Session, SourceEvent, identity};
 pub use slot_watch::{SlotState, SlotWatch};
+pub use table_rows::{RowFilter, TableRows, oldest};

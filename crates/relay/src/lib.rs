@@ -4,6 +4,7 @@
 mod log;
 pub mod metrics;
 mod observed;
+pub mod replay;
 mod run;
 mod slot_watch;
 mod snapshot;

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::PUBLISH_LATENCY;
+use crate::replay::mend;
 use crate::snapshot::age_seconds;
 use crate::{Observed, log, slot_watch};
 
@@ -69,6 +70,8 @@ struct Shell {
     publisher: Option<Publisher>,
     acks: Option<Acks>,
     sink_opening: Opening<(Publisher, Acks, SinkOpened)>,
+    /// Lost events being published again; dropped like a sink session.
+    mending: Opening<Input>,
     /// Inputs that carrying out an effect brought about.
     inputs: VecDeque<Input>,
     latency: Histogram,
@@ -96,6 +99,7 @@ impl Shell {
             publisher: None,
             acks: None,
             sink_opening: None,
+            mending: None,
             inputs: VecDeque::from([Input::Start]),
             latency: histogram!(PUBLISH_LATENCY),
         }
@@ -120,6 +124,9 @@ impl Shell {
                 opened = opened(&mut self.source_opening) => Some(self.source_opened(opened)),
                 opened = opened(&mut self.sink_opening) => Some(self.sink_opened(opened)),
                 stored = opened(&mut self.storing) => Some(self.stored(stored)),
+                mended = opened(&mut self.mending) => {
+                    Some(mended.unwrap_or_else(Input::SinkFailed))
+                }
                 event = next_ack(self.acks.as_mut()) => Some(self.sink_event(event)),
                 Some(()) = self.source_stopping.recv() => Some(Input::SourceStopping),
                 batch = next_batch(self.source.as_mut(), self.backlog.is_empty()) => {
@@ -190,9 +197,7 @@ impl Shell {
                     }
                 }
                 Effect::Store(record) => self.store(record),
-                Effect::Mend(range) => {
-                    self.inputs.push_back(Input::SinkFailed(beyond_the_slot(&range)));
-                }
+                Effect::Mend(range) => self.mend(range),
                 Effect::Notice(notice) => log::notice(&notice),
                 Effect::Exit(end) => exit = Some(end),
             }
@@ -240,7 +245,17 @@ impl Shell {
         self.sink_opening = Some(opening.boxed());
     }
 
+    fn mend(&mut self, range: LostRange) {
+        let options = self.options.clone();
+        let mending = async move {
+            let sequence = mend(&options, &range).await?;
+            Ok(Input::Mended { range, sequence })
+        };
+        self.mending = Some(mending.boxed());
+    }
+
     fn close_sink(&mut self) {
+        self.mending = None;
         self.sink_opening = None;
         self.publisher = None;
         self.acks = None;
@@ -295,21 +310,6 @@ impl Shell {
             self.observed.relay(self.core.status(), *self.core.stats());
         }
     }
-}
-
-/// The stream lost events that the slot has let go of: a person has to publish them again from the
-/// outbox table, or give them up.
-fn beyond_the_slot(range: &LostRange) -> Failure {
-    let after =
-        range.after.map_or_else(|| "its start".to_owned(), |after| after.position.to_string());
-    let message = format!(
-        "the stream ends at {after}, but events up to {} had been acknowledged, and the slot no \
-         longer holds those committed before {}",
-        range.acked.position, range.slot_position
-    );
-    let advice = "restore the stream, or write the lost rows anew and go on without them: \
-                  outbox-relay recover --settle";
-    Failure::halt("tail_lost", message).advise(advice)
 }
 
 /// The outcome of an opening under way; never, when none is.

@@ -9,10 +9,12 @@ mod validate;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nats_sink::{Credentials, SinkOptions};
 use postgres_source::SourceOptions;
+use relay::RelayOptions;
 use relay_core::Options;
 use serde_json::{Value, json};
 
@@ -27,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) source: SourceOptions,
     pub(crate) sink: SinkOptions,
     pub(crate) core: Options,
+    /// How long consumers remember what they have applied.
+    pub(crate) dedupe_retention: Duration,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) log_format: RawLogFormat,
     pub(crate) log_level: String,
@@ -53,6 +57,13 @@ impl Config {
         let config = validator.config(&raw);
         refuse(validator.problems)?;
         Ok(config)
+    }
+
+    /// What the shell takes.
+    pub(crate) fn relay_options(&self) -> RelayOptions {
+        let mut core = self.core.clone();
+        core.seed = u64::from(std::process::id());
+        RelayOptions { core, source: self.source.clone(), sink: self.sink.clone() }
     }
 
     /// The subjects that the mapping can publish to, as filters.
@@ -97,6 +108,7 @@ impl Config {
                 "retry_pause_min_seconds": core.retry_pause_min.as_secs_f64(),
                 "retry_pause_max_seconds": core.retry_pause_max.as_secs_f64(),
                 "stop_timeout_seconds": core.stop_timeout.as_secs_f64(),
+                "dedupe_retention_seconds": self.dedupe_retention.as_secs_f64(),
             },
             "http": self.listen.map(|listen| listen.to_string()),
         })

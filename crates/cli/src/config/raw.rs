@@ -219,6 +219,8 @@ pub(crate) struct RawDelivery {
     pub(crate) retry_pause_max: String,
     /// How long a stop waits for acks in flight.
     pub(crate) stop_timeout: String,
+    /// How long consumers remember which events they have applied. `outbox-relay replay` refuses older events, which they could apply twice.
+    pub(crate) dedupe_retention: String,
 }
 
 impl Default for RawDelivery {
@@ -232,6 +234,7 @@ impl Default for RawDelivery {
             retry_pause_min: "1s".to_owned(),
             retry_pause_max: "10s".to_owned(),
             stop_timeout: "10s".to_owned(),
+            dedupe_retention: "7d".to_owned(),
         }
     }
 }

@@ -48,6 +48,8 @@ impl<'a> Validator<'a> {
         };
         let in_flight_events_max = core.in_flight_events_max;
         Config {
+            dedupe_retention: self
+                .duration("delivery.dedupe_retention", &raw.delivery.dedupe_retention),
             source: self.source(&raw.source, &core.relay),
             sink: self.sink(&raw.sink, &core.relay, in_flight_events_max),
             core,
