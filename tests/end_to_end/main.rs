@@ -2,5 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod identity;
 mod no_loss;
+mod replay;
+mod stream_loss;
 mod transactions;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::stream::tally;
 use testkit::{World, WorldOptions, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Versions `from..=to` of 20 aggregates, one row a transaction; gives the event ids.
 pub(crate) async fn write(world: &World, from: i64, to: i64) -> Vec<String> {
