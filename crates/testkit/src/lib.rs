@@ -9,6 +9,7 @@ mod http;
 mod nats;
 mod postgres;
 mod program;
+mod proxy;
 mod servers;
 pub mod stream;
 mod wait;
@@ -18,9 +19,10 @@ pub use http::Answer;
 pub use nats::{Nats, NatsOptions};
 pub use postgres::{Postgres, StopMode};
 pub use program::Program;
+pub use proxy::{FaultProxy, Frame, Protocol};
 pub use servers::{Choice, Servers};
 pub use wait::wait_until;
-pub use world::{Relay, World, WorldOptions, binary};
+pub use world::{Proxies, Relay, World, WorldOptions, binary};
 
 /// Signals, for [`Program::signal`].
 pub use nix::sys::signal::Signal;

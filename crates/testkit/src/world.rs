@@ -8,7 +8,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
-use crate::{Answer, Nats, NatsOptions, Postgres, Program, free_port, http, stream, wait_until};
+use crate::{
+    Answer, FaultProxy, Nats, NatsOptions, Postgres, Program, Protocol, free_port, http, stream,
+    wait_until,
+};
 
 /// The outbox table and the mapping that the field cases are told with.
 const TABLE: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregate_type text NOT NULL, \
@@ -30,6 +33,8 @@ pub struct WorldOptions {
     pub delivery: String,
     /// Leave the publication, the slot and the stream to the test.
     pub bare: bool,
+    /// Put proxies between the relays and both servers.
+    pub proxied: bool,
 }
 
 impl Default for WorldOptions {
@@ -40,6 +45,7 @@ impl Default for WorldOptions {
             table: TABLE.to_owned(),
             delivery: "{hold_back: 0s}".to_owned(),
             bare: false,
+            proxied: false,
         }
     }
 }
@@ -51,9 +57,20 @@ pub struct World {
     pub postgres: Postgres,
     /// The broker.
     pub nats: Nats,
+    /// What stands between the relays and the servers, in a world that is proxied.
+    pub proxies: Option<Proxies>,
     delivery: String,
     holder_timeout: &'static str,
     folder: TempDir,
+}
+
+/// One proxy in front of each server.
+#[derive(Debug)]
+pub struct Proxies {
+    /// In front of the database.
+    pub postgres: FaultProxy,
+    /// In front of the broker.
+    pub nats: FaultProxy,
 }
 
 /// A relay process.
@@ -75,9 +92,18 @@ impl World {
             tokio::join!(Postgres::start_with(&options.postgres), Nats::start_with(nats_options));
         let folder = TempDir::with_prefix("outbox-relay-world-").context("make a folder")?;
         let timeout = options.postgres.iter().find(|(name, _)| *name == "wal_sender_timeout");
+        let (postgres, nats) = (postgres?, nats?);
+        let proxies = match options.proxied {
+            true => Some(Proxies {
+                postgres: FaultProxy::start(postgres.port(), Protocol::Any).await?,
+                nats: FaultProxy::start(nats.port(), Protocol::Nats).await?,
+            }),
+            false => None,
+        };
         let world = Self {
-            postgres: postgres?,
-            nats: nats?,
+            postgres,
+            nats,
+            proxies,
             delivery: options.delivery,
             holder_timeout: timeout.map_or("30s", |(_, value)| value),
             folder,
@@ -99,12 +125,18 @@ impl World {
         let mut text = String::new();
         writeln!(text, "relay: {{name: shop}}")?;
         writeln!(text, "source:")?;
-        writeln!(text, "  url: {}", self.postgres.url("postgres"))?;
+        let (mut postgres, mut nats) = (self.postgres.url("postgres"), self.nats.url());
+        if let Some(proxies) = &self.proxies {
+            postgres = postgres
+                .replace(&self.postgres.port().to_string(), &proxies.postgres.port().to_string());
+            nats = format!("nats://127.0.0.1:{}", proxies.nats.port());
+        }
+        writeln!(text, "  url: {postgres}")?;
         writeln!(text, "  publication: outbox_pub\n  slot: relay")?;
         writeln!(text, "  holder_timeout: {}", self.holder_timeout)?;
         writeln!(text, "outbox:\n  - table: outbox\n    fields: {FIELDS}")?;
         writeln!(text, "    route: {{subject: 'outbox.{{aggregate_type}}.{{aggregate_id}}'}}")?;
-        writeln!(text, "sink: {{url: '{}', stream: OUTBOX}}", self.nats.url())?;
+        writeln!(text, "sink: {{url: '{nats}', stream: OUTBOX}}")?;
         writeln!(text, "delivery: {}", self.delivery)?;
         writeln!(text, "http: {{listen: '127.0.0.1:{}'}}", free_port()?)?;
         let (_, path) = tempfile::Builder::new()
