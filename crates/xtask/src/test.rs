@@ -18,8 +18,17 @@ pub(crate) fn test(matrix: bool) -> Result<()> {
     }
     let mut tests = cargo(&["test", "--workspace"]);
     tests.env("OUTBOX_RELAY_SERVERS", newest()).env("RUST_TEST_THREADS", TEST_THREADS);
-    step("tests, on PostgreSQL 18 and nats-server 2.15", tests)
+    step("tests, on PostgreSQL 18 and nats-server 2.15", tests)?;
+    if matrix {
+        let arguments = ["run", "--package", "xtask", "--", "chaos", "--kept-seeds"];
+        let mut chaos = cargo(&arguments);
+        chaos.args(["--seconds", CHAOS_SECONDS]).env("OUTBOX_RELAY_SERVERS", newest());
+        step("chaos", chaos)?;
+    }
+    Ok(())
 }
+
+const CHAOS_SECONDS: &str = "120";
 
 /// Advisories need their database; a machine that cannot reach it is told so and goes on.
 fn advisories() -> Result<()> {

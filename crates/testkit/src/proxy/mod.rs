@@ -45,9 +45,12 @@ struct Shared {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Control {
-    /// Connections of an earlier generation are cut.
+    /// The generation of new connections.
     generation: u64,
-    frozen: bool,
+    /// Connections of an earlier generation than this are cut.
+    cut_below: u64,
+    /// Through connections of an earlier generation than this nothing passes.
+    frozen_below: u64,
 }
 
 /// How many more frames pass before one is swallowed.
@@ -85,17 +88,28 @@ impl FaultProxy {
 
     /// Ends every connection there is.
     pub fn cut(&self) {
-        self.shared.control.send_modify(|control| control.generation += 1);
+        self.shared.control.send_modify(|control| {
+            control.generation += 1;
+            control.cut_below = control.generation;
+        });
     }
 
     /// Nothing passes any more, while the connections stay open and new ones are taken.
     pub fn freeze(&self) {
-        self.shared.control.send_modify(|control| control.frozen = true);
+        self.shared.control.send_modify(|control| control.frozen_below = u64::MAX);
+    }
+
+    /// Nothing passes any more through the connections that there are; new ones are sound.
+    pub fn stall(&self) {
+        self.shared.control.send_modify(|control| {
+            control.generation += 1;
+            control.frozen_below = control.generation;
+        });
     }
 
     /// Lets everything pass again that was held up.
     pub fn thaw(&self) {
-        self.shared.control.send_modify(|control| control.frozen = false);
+        self.shared.control.send_modify(|control| control.frozen_below = 0);
     }
 
     /// After so many more publishes, the next one never arrives.
@@ -180,15 +194,15 @@ async fn pass(client: TcpStream, shared: Arc<Shared>) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = pump(from_client, to_server, &shared) => {}
-        () = pump(from_server, to_client, &shared) => {}
-        _ = control.wait_for(|control| control.generation != generation) => {}
+        () = pump(from_client, to_server, generation, &shared) => {}
+        () = pump(from_server, to_client, generation, &shared) => {}
+        _ = control.wait_for(|control| generation < control.cut_below) => {}
     }
 }
 
 const FRAMES_WAITING_MAX: usize = 4_096;
 
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, generation: u64, shared: &Shared) {
     let (sender, mut receiver) = mpsc::channel(FRAMES_WAITING_MAX);
     let reading = async move {
         let mut arrived = BytesMut::with_capacity(64 * 1024);
@@ -205,7 +219,8 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) 
         let mut control = shared.control.subscribe();
         while let Some((due, bytes)) = receiver.recv().await {
             sleep_until(due).await;
-            let thawed = control.wait_for(|control| !control.frozen).await.is_ok();
+            let thawed =
+                control.wait_for(|control| generation >= control.frozen_below).await.is_ok();
             if !thawed || to.write_all(&bytes).await.is_err() {
                 return;
             }
