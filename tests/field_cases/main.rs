@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod broker;
+mod outages;
 mod publication;
 mod rows;
 mod slot;
 mod support;
 mod two_relays;
+mod wire;

@@ -68,3 +68,18 @@ async fn c42_a_payload_goes_out_byte_for_byte() {
     let (jsonb, json) = ([jsonb, "null", "{}"], [json]);
     tokio::join!(bodies("jsonb", &jsonb), bodies("json", &json));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t4_two_events_of_an_aggregate_within_a_second_are_two_messages() {
+    let world = World::start(WorldOptions::default()).await.unwrap();
+    let _relay = world.relay().await.unwrap();
+    let client = world.postgres.connect().await.unwrap();
+    // The same in everything but the id and the version.
+    let insert = "INSERT INTO outbox \
+         SELECT gen_random_uuid(), 'order', 'a', version, 'Changed', '{}', '2026-01-01' \
+         FROM generate_series(1, 2) version";
+    client.batch_execute(insert).await.unwrap();
+    let stored = world.messages(2, PATIENCE).await.unwrap();
+    let versions: Vec<_> = stored.iter().map(|message| message.version()).collect();
+    assert_eq!(versions, [1, 2]);
+}

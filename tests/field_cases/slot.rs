@@ -171,3 +171,38 @@ async fn an_idle_outbox_pins_no_log_of_a_busy_database() {
     insert(&client, "a", 1).await;
     count_reaches(&relay, "/counts/published", 1).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t8_the_log_crosses_four_gibibytes() {
+    let mut world =
+        World::start(WorldOptions { bare: true, ..WorldOptions::default() }).await.unwrap();
+    world.postgres.stop(StopMode::Fast, PATIENCE).await.unwrap();
+    // The last segment of 16 MiB before 1/0.
+    world.postgres.reset_log("0000000100000000000000FF").unwrap();
+    world.postgres.start_again().await.unwrap();
+    let output = world.command(&world.config(|text| text).unwrap(), &["init"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut relay = world.relay().await.unwrap();
+    let mut ids = write(&world, 1, 2).await;
+    world.messages(8, PATIENCE).await.unwrap();
+    assert!(world.wal_end().await.unwrap() < event::Lsn::new(1 << 32));
+    let client = world.postgres.connect().await.unwrap();
+    // One transaction lies across it, and the relay is killed in it.
+    client.batch_execute("BEGIN").await.unwrap();
+    ids.push(insert(&client, "across", 1).await);
+    let filler = "CREATE TABLE filler AS SELECT repeat(md5(n::text), 60) AS text \
+         FROM generate_series(1, 12000) n";
+    client.batch_execute(filler).await.unwrap();
+    ids.push(insert(&client, "across", 2).await);
+    relay.program.kill();
+    client.batch_execute("COMMIT").await.unwrap();
+    assert!(world.wal_end().await.unwrap() > event::Lsn::new(1 << 32));
+    let mut relay = world.relay().await.unwrap();
+    ids.extend(write(&world, 3, 4).await);
+    assert_exact(&ids, &world.messages(18, PATIENCE).await.unwrap());
+    confirmed_reaches(&world, event::Lsn::new(1 << 32)).await;
+    relay.program.kill();
+    let _relay = world.relay().await.unwrap();
+    ids.extend(write(&world, 5, 5).await);
+    assert_exact(&ids, &world.messages(22, PATIENCE).await.unwrap());
+}

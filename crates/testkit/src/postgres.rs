@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid, User};
 use tempfile::TempDir;
@@ -88,6 +88,33 @@ impl Postgres {
         });
         promoted.await?;
         Ok(copy)
+    }
+
+    /// Makes the log of a stopped server go on with a segment, by its file name.
+    ///
+    /// # Errors
+    /// `pg_resetwal` refuses.
+    pub fn reset_log(&self, segment: &str) -> Result<()> {
+        let mut command = Command::new(self.bin.join("pg_resetwal"));
+        command.args(["-l", segment, "-D"]).arg(self.data());
+        as_server_user(&mut command)?;
+        let output = command.output().context("start pg_resetwal")?;
+        let words = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "pg_resetwal: {}: {words}", output.status);
+        Ok(())
+    }
+
+    /// Lets a user in by password only.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the server does not answer.
+    pub async fn require_password(&self, user: &str) -> Result<()> {
+        let path = self.data().join("pg_hba.conf");
+        let rules = fs::read_to_string(&path).context("read pg_hba.conf")?;
+        let rule = format!("host all {user} 127.0.0.1/32 scram-sha-256\n");
+        fs::write(&path, rule + &rules).context("write pg_hba.conf")?;
+        self.connect().await?.execute("SELECT pg_reload_conf()", &[]).await?;
+        Ok(())
     }
 
     fn copied(&self) -> Result<Self> {

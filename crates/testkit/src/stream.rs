@@ -49,6 +49,16 @@ impl Stored {
     }
 }
 
+/// How many messages a stream holds.
+///
+/// # Errors
+/// The broker does not answer, or has no such stream.
+pub async fn count(client: &Client, name: &str) -> Result<usize> {
+    let context = async_nats::jetstream::new(client.clone());
+    let stream = context.get_stream(name).await.context("find the stream")?;
+    Ok(usize::try_from(stream.cached_info().state.messages)?)
+}
+
 /// Reads all messages of a stream, in order.
 ///
 /// # Errors

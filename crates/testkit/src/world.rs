@@ -198,17 +198,16 @@ impl World {
     /// It does not in time.
     pub async fn messages(&self, count: usize, within: Duration) -> Result<Vec<stream::Stored>> {
         let what = format!("{count} messages in the stream");
+        let client = self.nats.client().await?;
         let found = wait_until(within, &what, || async {
-            let stored = self.stream().await.ok()?;
-            (stored.len() >= count).then_some(stored)
+            let held = stream::count(&client, "OUTBOX").await.ok()?;
+            (held >= count).then_some(())
         });
-        match found.await {
-            Ok(stored) => Ok(stored),
-            Err(error) => {
-                let now = self.stream().await.map(|stored| stored.len());
-                Err(error.context(format!("the stream holds {now:?}")))
-            }
+        if let Err(error) = found.await {
+            let now = self.stream().await.map(|stored| stored.len());
+            return Err(error.context(format!("the stream holds {now:?}")));
         }
+        self.stream().await
     }
 
     /// The slot's confirmed position.

@@ -229,9 +229,8 @@ async fn conclude(
     let nats = broker.client().await?;
     let began = Instant::now();
     let quiet = wait_until(QUIET_WITHIN, "everything committed is in the stream", || async {
-        let context = async_nats::jetstream::new(nats.clone());
-        let stream = context.get_stream(broker::STREAM).await.ok()?;
-        (stream.cached_info().state.messages as usize >= committed.len()).then_some(())
+        let held = testkit::stream::count(&nats, broker::STREAM).await.ok()?;
+        (held >= committed.len()).then_some(())
     });
     if let Err(error) = quiet.await {
         eprintln!("chaos: {error:#}");
