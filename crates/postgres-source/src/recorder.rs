@@ -131,25 +131,28 @@ impl Recorder {
         &mut self,
         work: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, Failure> {
-        if self.client.as_ref().is_none_or(Client::is_closed) {
-            let client = self.options.connect().await?;
-            // Whatever the server's default: the slot lets go of log on the strength of this.
-            let durable = "SET synchronous_commit = on";
-            client.batch_execute(durable).await.map_err(|error| classify::query(&error))?;
-            self.client = Some(client);
-        }
-        let Some(client) = &self.client else {
-            return Err(Failure::wait("connection_lost", "no session"));
+        let usable = self.client.take().filter(|client| !client.is_closed());
+        let is_new = usable.is_none();
+        let client = match usable {
+            Some(client) => client,
+            None => self.options.connect().await?,
         };
-        let outcome = match tokio::time::timeout(ANSWER_WITHIN, work(client)).await {
+        let working = async {
+            if is_new {
+                // Whatever the server's default: the slot lets go of log on the strength of this.
+                client.batch_execute("SET synchronous_commit = on").await?;
+            }
+            work(&client).await
+        };
+        let outcome = match tokio::time::timeout(ANSWER_WITHIN, working).await {
             Ok(outcome) => outcome.map_err(|error| missing(classify::query(&error))),
             Err(_) => {
                 let message = format!("the record: no answer within {ANSWER_WITHIN:?}");
                 Err(Failure::wait("query_timeout", message))
             }
         };
-        if outcome.is_err() {
-            self.client = None;
+        if outcome.is_ok() {
+            self.client = Some(client);
         }
         outcome
     }

@@ -72,7 +72,7 @@ impl Session {
             return Err(Failure::halt(finding.code, finding.message).advise(finding.fix));
         }
         drop(client);
-        let client = match timeout(options.connect_timeout * 2, start(options)).await {
+        let (client, history) = match timeout(options.connect_timeout * 2, start(options)).await {
             Ok(Ok(started)) => started,
             Ok(Err(error)) => return Err(classify::replication(&error)),
             Err(_) => {
@@ -80,7 +80,6 @@ impl Session {
                 return Err(Failure::wait("connection_timeout", message));
             }
         };
-        let (client, history) = client;
         let mut session = Self::pump(client);
         match recorder.claim().await {
             Ok(claimed) => Ok((session, history.started(claimed)?)),
@@ -92,7 +91,7 @@ impl Session {
         }
     }
 
-    fn pump(client: ReplicationClient) -> Self {
+    fn pump(client: Aborting) -> Self {
         let (batches, events) = mpsc::channel(BATCHES_MAX);
         let (confirmed, confirmations) = watch::channel(Lsn::ZERO);
         let (close, closing) = mpsc::channel(1);
@@ -161,10 +160,8 @@ impl Drop for Session {
 /// The classified failure.
 pub async fn identity(options: &SourceOptions, relay: &str) -> Result<SourceId, Failure> {
     let asked = async {
-        let mut client = ReplicationClient::connect_gated(replication(options)).await?;
-        let identity = client.identify_system().await;
-        client.abort();
-        identity
+        let client = ReplicationClient::connect_gated(replication(options)).await?;
+        Aborting(client).0.identify_system().await
     };
     let identity = match timeout(options.connect_timeout, asked).await {
         Ok(identity) => identity.map_err(|error| classify::replication(&error))?,
@@ -242,8 +239,9 @@ fn replication(options: &SourceOptions) -> ReplicationConfig {
     .with_feedback_observer(FeedbackObserver::new(|_| {}))
 }
 
-async fn start(options: &SourceOptions) -> Result<(ReplicationClient, History), PgWireError> {
-    let mut client = ReplicationClient::connect_gated(replication(options)).await?;
+async fn start(options: &SourceOptions) -> Result<(Aborting, History), PgWireError> {
+    let mut aborting = Aborting(ReplicationClient::connect_gated(replication(options)).await?);
+    let client = &mut aborting.0;
     let identity = client.identify_system().await?;
     // Timeline 1 has no history.
     let forks = if identity.timeline > 1 {
@@ -254,17 +252,16 @@ async fn start(options: &SourceOptions) -> Result<(ReplicationClient, History), 
     };
     client.start().await?;
     client.wait_started().await?;
-    Ok((client, History { identity, forks }))
+    Ok((aborting, History { identity, forks }))
 }
 
 /// Owns the crate's client: carries events out in batches and confirmations in.
 async fn pump(
-    client: ReplicationClient,
+    mut client: Aborting,
     batches: mpsc::Sender<Vec<SourceEvent>>,
     mut confirmations: watch::Receiver<Lsn>,
     mut closing: mpsc::Receiver<Instant>,
 ) {
-    let mut client = Aborting(client);
     loop {
         let batch = tokio::select! {
             biased;

@@ -128,7 +128,7 @@ impl Shell {
                     Some(mended.unwrap_or_else(Input::SinkFailed))
                 }
                 event = next_ack(self.acks.as_mut()) => Some(self.sink_event(event)),
-                Some(()) = self.source_stopping.recv() => Some(Input::SourceStopping),
+                Some(()) = self.source_stopping.recv() => Some(self.source_stops()),
                 batch = next_batch(self.source.as_mut(), self.backlog.is_empty()) => {
                     self.backlog.extend(batch);
                     None
@@ -278,6 +278,17 @@ impl Shell {
                 Input::SourceStarted(started)
             }
             Err(failure) => Input::SourceFailed(failure),
+        }
+    }
+
+    /// A session that is being opened may hold a server up that goes down, as one at work does.
+    fn source_stops(&mut self) -> Input {
+        match self.source_opening.take() {
+            Some(_) => {
+                let message = "the database server is stopping or starting";
+                Input::SourceFailed(Failure::wait("server_stopping", message))
+            }
+            None => Input::SourceStopping,
         }
     }
 

@@ -10,11 +10,11 @@ use crate::{Observed, SlotFigures, SlotSample};
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The server ends ordinary sessions first when it goes down.
-const ADMIN_SHUTDOWN: &str = "57P01";
+/// The server ends ordinary sessions first when it goes down, and takes no new ones.
+const GOING_DOWN: [&str; 2] = ["57P01", "57P03"];
 
-/// Looks at the slot for as long as the relay runs. `stopping` hears when the server ends the
-/// watch's session, as it does at the beginning of a fast shutdown.
+/// Looks at the slot for as long as the relay runs. `stopping` hears that the server goes down, which
+/// shows at the beginning of a fast shutdown, while replication sessions still go on.
 pub(crate) async fn watch(
     options: SourceOptions,
     observed: Arc<Observed>,
@@ -24,12 +24,12 @@ pub(crate) async fn watch(
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let ended = tokio::select! {
-            _ = ticks.tick() => false,
-            () = watch.ended() => true,
-        };
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = watch.ended() => {}
+        }
         let outcome = watch.look().await;
-        if ended && is_shutdown(outcome.as_ref()) {
+        if is_shutdown(outcome.as_ref()) {
             // A full channel holds the news already.
             let _ = stopping.try_send(());
         }
@@ -39,7 +39,7 @@ pub(crate) async fn watch(
 }
 
 fn is_shutdown(outcome: Result<&SlotState, &Failure>) -> bool {
-    outcome.is_err_and(|failure| failure.code == ADMIN_SHUTDOWN || failure.code == "57P03")
+    outcome.is_err_and(|failure| GOING_DOWN.contains(&failure.code.as_str()))
 }
 
 fn figures(state: SlotState) -> SlotFigures {

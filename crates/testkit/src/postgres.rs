@@ -180,6 +180,13 @@ impl Postgres {
         format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// Everything it has written to its log.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let log = fs::read(self.folder.path().join("postgres.log"));
+        String::from_utf8_lossy(&log.unwrap_or_default()).into_owned()
+    }
+
     /// The folder with `psql`.
     #[must_use]
     pub fn bin(&self) -> &Path {

@@ -105,7 +105,11 @@ async fn run(seconds: u64, seed: u64, cluster: bool) -> Result<Report> {
         })
         .collect();
     let samples = tokio::spawn(sample(&stage, Arc::clone(&stop)).await?);
-    break_things(&mut stage, &mut rng, Duration::from_secs(seconds)).await?;
+    let broken = break_things(&mut stage, &mut rng, Duration::from_secs(seconds)).await;
+    if broken.is_err() {
+        keep_logs(&stage, seed)?;
+    }
+    broken?;
     stage.heal_due(true).await?;
     stop.store(true, Ordering::SeqCst);
     for writer in writers {
@@ -251,7 +255,9 @@ fn keep_logs(stage: &Stage, seed: u64) -> Result<()> {
     for (index, log) in stage.logs().iter().enumerate() {
         fs::write(folder.join(format!("relay-{index}.log")), log)?;
     }
-    eprintln!("chaos: the relays' logs are in {}", folder.display());
+    fs::write(folder.join("postgres.log"), stage.world.postgres.log())?;
+    fs::write(folder.join("faults.log"), stage.diary.join("\n"))?;
+    eprintln!("chaos: the logs are in {}", folder.display());
     Ok(())
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Stage {
     /// What relays said that ended by themselves.
     pub(super) halts: Vec<String>,
     pub(super) takeovers: u64,
+    /// What was done, and when.
+    pub(super) diary: Vec<String>,
     scene: Scene,
     rng: fastrand::Rng,
     members: Vec<Member>,
@@ -81,6 +83,7 @@ impl Stage {
             faults: BTreeMap::new(),
             halts: Vec::new(),
             takeovers: 0,
+            diary: Vec::new(),
             scene,
             rng: fastrand::Rng::with_seed(seed),
             members: configs.into_iter().map(member).collect(),
@@ -107,7 +110,13 @@ impl Stage {
         for _ in 0..100 {
             let fault = Fault::choose(&mut self.rng, self.scene);
             let lasts = fault.lasts(&mut self.rng);
-            if let Some(done) = self.try_inject(fault, lasts).await? {
+            let before = self.diary.len();
+            self.note(&format!("{} for {lasts:?}", fault.name()));
+            let done = self.try_inject(fault, lasts).await?;
+            if done.is_none() {
+                self.diary.truncate(before);
+            }
+            if let Some(done) = done {
                 *self.faults.entry(done.name()).or_default() += 1;
                 return Ok(());
             }
@@ -267,6 +276,14 @@ impl Stage {
         self.world.proxies.as_ref().context("the world has no proxies")
     }
 
+    fn note(&mut self, what: &str) {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let of_the_day = now.as_secs() % 86_400;
+        let (hour, minute, second) =
+            (of_the_day / 3_600, of_the_day / 60 % 60, now.as_secs_f64() % 60.0);
+        self.diary.push(format!("{hour:02}:{minute:02}:{second:06.3} UTC {what}"));
+    }
+
     fn heal(&mut self, after: Duration, heal: Heal) {
         self.healing.push((Instant::now() + after, heal));
     }
@@ -284,6 +301,7 @@ impl Stage {
             .partition(|(due, _)| everything || *due <= now);
         self.healing = later;
         for (_, heal) in due {
+            self.note(&format!("{heal:?} is well"));
             self.carry_out(heal).await.with_context(|| format!("{heal:?}"))?;
         }
         Ok(())
