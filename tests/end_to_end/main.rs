@@ -5,5 +5,6 @@
 mod identity;
 mod no_loss;
 mod replay;
+mod shared_stream;
 mod stream_loss;
 mod transactions;

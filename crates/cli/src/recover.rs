@@ -1,7 +1,7 @@
 use anyhow::{Result, anyhow, bail};
 use event::Lsn;
 use postgres_source::{Act, Recorder, SlotState, SlotWatch};
-use relay_core::{Failure, Record, Scene};
+use relay_core::{Failure, Record, Scene, SinkQuery};
 use serde_json::json;
 
 use crate::config::Config;
@@ -83,7 +83,7 @@ async fn republish(
 
 async fn scene(config: &Config, record: Option<Record>, slot: &SlotState) -> Result<Scene> {
     let source = postgres_source::identity(&config.source, &config.core.relay).await;
-    let opened = nats_sink::open(&config.sink, &config.core.relay, None).await;
+    let opened = nats_sink::open(&config.sink, &config.core.relay, SinkQuery::default()).await;
     let (_, _, stream) = opened.map_err(|failure| words(&failure))?;
     Ok(Scene {
         source: source.map_err(|failure| words(&failure))?,

@@ -137,6 +137,34 @@ pub(crate) async fn headers_at(
     stream: &str,
     sequence: u64,
 ) -> Result<Option<StoredHeaders>, Failure> {
+    let found = message(client, stream, json!({ "seq": sequence })).await?;
+    Ok(found.map(|(_, headers)| headers))
+}
+
+/// The sequence and headers of a subject's last message.
+pub(crate) async fn last_of_subject(
+    client: &Client,
+    stream: &str,
+    subject: &str,
+) -> Result<Option<(u64, StoredHeaders)>, Failure> {
+    message(client, stream, json!({ "last_by_subj": subject })).await
+}
+
+/// The sequence and headers of a subject's first message at a sequence or behind it.
+pub(crate) async fn next_of_subject(
+    client: &Client,
+    stream: &str,
+    subject: &str,
+    from: u64,
+) -> Result<Option<(u64, StoredHeaders)>, Failure> {
+    message(client, stream, json!({ "seq": from, "next_by_subj": subject })).await
+}
+
+async fn message(
+    client: &Client,
+    stream: &str,
+    which: Value,
+) -> Result<Option<(u64, StoredHeaders)>, Failure> {
     #[derive(Deserialize)]
     struct Reply {
         message: Message,
@@ -144,13 +172,15 @@ pub(crate) async fn headers_at(
     #[derive(Deserialize)]
     struct Message {
         #[serde(default)]
+        seq: u64,
+        #[serde(default)]
         hdrs: String,
     }
     let subject = format!("$JS.API.STREAM.MSG.GET.{stream}");
-    match ask::<Reply>(client, subject, json!({ "seq": sequence })).await? {
-        Ok(reply) => {
-            let raw = BASE64.decode(reply.message.hdrs).unwrap_or_default();
-            Ok(Some(StoredHeaders::parse(&raw)))
+    match ask::<Reply>(client, subject, which).await? {
+        Ok(Reply { message }) => {
+            let raw = BASE64.decode(message.hdrs).unwrap_or_default();
+            Ok(Some((message.seq, StoredHeaders::parse(&raw))))
         }
         Err((NO_MESSAGE, _)) => Ok(None),
         Err((number, description)) => Err(api_failure(number, &description)),

@@ -29,6 +29,8 @@ pub struct SinkOptions {
     pub request_timeout: Duration,
     /// The most publishes that will ever wait for their acks.
     pub in_flight_events_max: usize,
+    /// Whether others write to the stream too.
+    pub shared: bool,
 }
 
 /// How to log in to NATS.
@@ -65,7 +67,7 @@ impl fmt::Debug for Credentials {
 
 /// Something that the connection reports outside of any request.
 #[derive(Debug)]
-pub(crate) enum ConnectionEvent {
+enum ConnectionEvent {
     Disconnected,
     SlowConsumer,
 }
@@ -78,8 +80,22 @@ pub(crate) enum ConnectionEvent {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) client: Client,
-    pub(crate) events: mpsc::UnboundedReceiver<ConnectionEvent>,
+    events: mpsc::UnboundedReceiver<ConnectionEvent>,
     _runtime: OwnRuntime,
+}
+
+impl Connection {
+    /// Waits until the connection is of no more use, and says why. Cancel-safe.
+    pub(crate) async fn failed(&mut self) -> Failure {
+        match self.events.recv().await {
+            Some(ConnectionEvent::SlowConsumer) => {
+                Failure::wait("slow_consumer", "acks came faster than they were read")
+            }
+            Some(ConnectionEvent::Disconnected) | None => {
+                Failure::wait("connection_lost", "the connection to NATS is lost")
+            }
+        }
+    }
 }
 
 /// A runtime that can be dropped anywhere, also with a connection attempt that is given up: a bare

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::api::{self, Config};
 use crate::options::{SinkOptions, connect};
+use crate::stream_end::End;
 
 /// How a new stream is made.
 #[derive(Clone, Debug)]
@@ -59,23 +60,43 @@ pub async fn check(options: &SinkOptions, filters: &[String], relay: &str) -> Ve
     match api::info(client, &options.stream).await {
         Ok(info) => {
             findings.extend(stream_findings(&options.stream, &info.config, filters));
-            let end = crate::stream_end::read(client, &options.stream, relay, info.state).await;
-            findings.push(match end {
-                Ok(end) => Finding::ok(
-                    "stream_end",
-                    end.ours.map_or_else(
-                        || "the stream holds nothing of this relay yet".to_owned(),
-                        |end| format!("the relay's last message stands at {}", end.position),
-                    ),
-                ),
-                Err(failure) => {
-                    Finding::error(failure.code.clone(), failure.message.clone(), failure.advice)
+            match crate::stream_end::read(client, options, relay, info.state).await {
+                Ok(end) => findings.extend(end_findings(options, &end)),
+                Err(Failure { code, message, advice, .. }) => {
+                    findings.push(Finding::error(code, message, advice));
                 }
-            });
+            }
         }
         Err(failure) => findings.push(unreachable(&failure)),
     }
     findings
+}
+
+/// Where the relay stands in the stream, and by which rule it publishes.
+fn end_findings(options: &SinkOptions, end: &End) -> [Finding; 2] {
+    let stream = &options.stream;
+    let ours = end.ours.as_ref().map_or_else(
+        || "the stream holds nothing of this relay yet, or far back".to_owned(),
+        |end| format!("the relay's last message stands at {}", end.position),
+    );
+    let regime = if options.shared {
+        Finding::ok(
+            "stream_regime",
+            format!("stream {stream} is shared: one event of a subject is under way at a time"),
+        )
+    } else if end.foreign {
+        Finding::warning(
+            "stream_regime",
+            format!(
+                "others write to stream {stream}: each of their messages breaks the relay's chain \
+                 and costs a new session"
+            ),
+            "set sink.shared: true, or give the relay a stream of its own",
+        )
+    } else {
+        Finding::ok("stream_regime", format!("the relay is the only writer of stream {stream}"))
+    };
+    [Finding::ok("stream_end", ours), regime]
 }
 
 fn unreachable(failure: &Failure) -> Finding {

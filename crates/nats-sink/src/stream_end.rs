@@ -2,6 +2,7 @@ use async_nats::Client;
 use futures_util::future::try_join_all;
 use relay_core::{Failure, StreamEnd};
 
+use crate::SinkOptions;
 use crate::api;
 use crate::stored::StoredHeaders;
 
@@ -23,10 +24,11 @@ pub(crate) struct End {
 /// Reads the stream back from its end to the last message that this relay wrote.
 pub(crate) async fn read(
     client: &Client,
-    stream: &str,
+    options: &SinkOptions,
     relay: &str,
     state: api::State,
 ) -> Result<End, Failure> {
+    let stream = options.stream.as_str();
     let (mut last_message_id, mut foreign) = (None, false);
     let mut upper = state.last_seq;
     let bound = state.last_seq.saturating_sub(LOOK_BACK_MESSAGES);
@@ -49,12 +51,12 @@ pub(crate) async fn read(
         upper = lower - 1;
         chunk = CHUNK;
     }
-    if upper >= state.first_seq.max(1) {
+    if upper >= state.first_seq.max(1) && !options.shared {
         let message = format!(
             "stream {stream}: none of the last {LOOK_BACK_MESSAGES} messages is of relay {relay}, \
              so where it stopped cannot be told"
         );
-        let advice = "give the relay a stream of its own";
+        let advice = "set sink.shared, or give the relay a stream of its own";
         return Err(Failure::halt("stream_shared", message).advise(advice));
     }
     Ok(End { ours: None, last_message_id, foreign })

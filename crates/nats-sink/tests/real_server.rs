@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use event::{Event, Headers, Lsn, Payload, Position, SourceId, Subject};
 use nats_sink::{Acks, Credentials, Publisher, SinkEvent, SinkOptions, StreamSettings};
-use relay_core::{FailureClass, Level, Occupant, Outgoing, SinkOpened};
+use relay_core::{FailureClass, Level, Occupant, Outgoing, SinkOpened, SinkQuery};
 use testkit::{Nats, NatsOptions};
 use tokio::io::AsyncWriteExt as _;
 
@@ -27,6 +27,7 @@ fn options(nats: &Nats) -> SinkOptions {
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(5),
         in_flight_events_max: 4_096,
+        shared: false,
     }
 }
 
@@ -70,7 +71,7 @@ fn outgoing(n: u64, message_id: &str, body: Bytes) -> Outgoing {
 }
 
 async fn open(options: &SinkOptions, verify: Option<u64>) -> (Publisher, Acks, SinkOpened) {
-    nats_sink::open(options, RELAY, verify).await.unwrap()
+    nats_sink::open(options, RELAY, SinkQuery { verify, past_sequence: 0 }).await.unwrap()
 }
 
 async fn publish(publisher: &mut Publisher, numbers: impl Iterator<Item = u64>) {
@@ -185,7 +186,7 @@ async fn a_known_message_id_is_reported_with_what_has_it() {
 async fn a_missing_stream_is_named() {
     let nats = Nats::start().await.unwrap();
     let options = options(&nats);
-    let failure = nats_sink::open(&options, RELAY, None).await.unwrap_err();
+    let failure = nats_sink::open(&options, RELAY, SinkQuery::default()).await.unwrap_err();
     assert_eq!((failure.code.as_str(), failure.class), ("no_stream", FailureClass::Wait));
     assert!(failure.to_string().contains("EVENTS") && failure.advice.contains("init"), "{failure}");
 }
@@ -198,11 +199,16 @@ async fn an_attempt_to_connect_can_be_given_up_at_any_time() {
     for milliseconds in [0, 1, 20] {
         let patience = Duration::from_millis(milliseconds);
         assert!(
-            tokio::time::timeout(patience, nats_sink::open(&options, RELAY, None)).await.is_err()
+            tokio::time::timeout(patience, nats_sink::open(&options, RELAY, SinkQuery::default()))
+                .await
+                .is_err()
         );
     }
     nats.resume().unwrap();
-    assert_eq!(nats_sink::open(&options, RELAY, None).await.unwrap_err().code, "no_stream");
+    assert_eq!(
+        nats_sink::open(&options, RELAY, SinkQuery::default()).await.unwrap_err().code,
+        "no_stream"
+    );
 }
 
 #[tokio::test]
@@ -213,7 +219,7 @@ async fn a_killed_server_ends_the_session_and_keeps_what_it_acknowledged() {
     acked(&mut acks, 100).await;
     nats.kill();
     assert_eq!(code(end(&mut acks).await), "connection_lost");
-    let failure = nats_sink::open(&options, RELAY, None).await.unwrap_err();
+    let failure = nats_sink::open(&options, RELAY, SinkQuery::default()).await.unwrap_err();
     assert_eq!(failure.code, "connection_refused");
     nats.start_again().await.unwrap();
     assert_eq!(open(&options, None).await.2.end.unwrap().position, position(100));
@@ -236,7 +242,7 @@ async fn hostile_foreign_messages_at_the_end_do_no_harm() {
     let head = format!("HPUB events.evil {} {}\r\n{huge}\r\nPING\r\n", huge.len(), huge.len());
     socket.write_all(head.as_bytes()).await.unwrap();
     let stored = testkit::wait_until(PATIENCE, "the foreign messages are stored", || async {
-        let opened = nats_sink::open(&options, RELAY, None).await.ok()?.2;
+        let opened = nats_sink::open(&options, RELAY, SinkQuery::default()).await.ok()?.2;
         (opened.last_sequence == 10).then_some(opened)
     });
     assert_eq!(stored.await.unwrap().end.unwrap().position, position(5));

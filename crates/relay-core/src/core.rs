@@ -10,7 +10,8 @@ use crate::record::RecordKeeper;
 use crate::recovery::ToMeet;
 use crate::transaction::Transaction;
 use crate::{
-    Effect, Exit, Failure, Fork, Input, Link, Notice, Options, Past, Stats, Status, Stored,
+    Effect, Exit, Failure, Fork, Input, Link, Notice, Options, Past, SinkQuery, Stats, Status,
+    Stored,
 };
 
 /// The delivery state machine of one relay.
@@ -248,7 +249,10 @@ impl Core {
 
     pub(crate) fn open_sink(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         self.sink.opening(now);
-        effects.push(Effect::OpenSink { verify: self.acked.map(|acked| acked.sequence) });
+        effects.push(Effect::OpenSink(SinkQuery {
+            verify: self.acked.map(|acked| acked.sequence),
+            past_sequence: self.past.as_ref().map_or(0, |past| past.sequence),
+        }));
     }
 
     pub(crate) fn halt(&mut self, now: Duration, failure: Failure, effects: &mut Vec<Effect>) {

@@ -110,6 +110,15 @@ pub struct SinkOpened {
     pub message_bytes_max: usize,
 }
 
+/// What a new sink session is to know and to find out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SinkQuery {
+    /// Also look what stands at this sequence.
+    pub verify: Option<u64>,
+    /// Positions of messages up to this sequence are those of another history.
+    pub past_sequence: u64,
+}
+
 /// What stands at a sequence of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
@@ -180,10 +189,7 @@ pub enum Effect {
     /// Let go of the replication session at once, confirming nothing more.
     AbortSource,
     /// Open a sink session and read the end of the stream.
-    OpenSink {
-        /// Also look what stands at this sequence.
-        verify: Option<u64>,
-    },
+    OpenSink(SinkQuery),
     /// Drop the sink session with all it has not sent.
     CloseSink,
     /// Publish, in this order, in the open sink session.

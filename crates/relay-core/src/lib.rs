@@ -32,7 +32,8 @@ pub use decision::Scene;
 pub use failure::{Dependency, Failure, FailureClass};
 pub use finding::{Finding, Level};
 pub use input::{
-    Effect, Exit, Fork, Input, LostRange, Occupant, Outgoing, SinkOpened, SourceStarted, StreamEnd,
+    Effect, Exit, Fork, Input, LostRange, Occupant, Outgoing, SinkOpened, SinkQuery, SourceStarted,
+    StreamEnd,
 };
 pub use notice::Notice;
 pub use options::{

@@ -258,6 +258,9 @@ impl Core {
         self.stats.tails_lost += 1;
         let in_stream = end.filter(|_| opened.gapless);
         if let Some(gone) = self.gone(in_stream) {
+            if !opened.gapless {
+                return self.cannot_tell(now, opened, acked, effects);
+            }
             effects.push(Effect::CloseSink);
             self.sink.mending();
             let slot_position = self.slot_begins();
@@ -266,6 +269,28 @@ impl Core {
             return self.mend(LostRange { after: end, acked, slot_position }, effects);
         }
         self.go_on(now, opened, in_stream, effects);
+    }
+
+    /// Where subjects are written independently of each other, the stream's end does not say which
+    /// events before it are in.
+    fn cannot_tell(
+        &mut self,
+        now: Duration,
+        opened: &SinkOpened,
+        acked: Stored,
+        effects: &mut Vec<Effect>,
+    ) {
+        let message = format!(
+            "the stream ends at sequence {}, but events up to {} had been acknowledged, the last at \
+             sequence {}; others write to this stream, so which of them it lost cannot be told",
+            opened.last_sequence, acked.position, acked.sequence
+        );
+        let advice = "see outbox-relay recover for publishing what the tables have and the stream \
+                      lacks, or going on without";
+        effects.push(Effect::CloseSink);
+        let failure = Failure::halt("tail_lost", message).advise(advice);
+        self.sink.failed(failure.clone());
+        self.halt(now, failure, effects);
     }
 
     /// From where on the slot's events count: it may have fallen back since the mending began.
@@ -320,11 +345,11 @@ impl SinkOpened {
         // A pair that stands for all before an LSN is that of no event.
         let boundary = acked.position.ordinal == u64::MAX;
         let there = match self.verified {
-            Occupant::Ours(at) if self.gapless && !boundary => at == acked.position,
-            Occupant::Ours(at) => at <= acked.position,
-            Occupant::Replayed => boundary,
             Occupant::None => self.last_sequence >= acked.sequence,
-            Occupant::Foreign => false,
+            _ if boundary => self.last_sequence >= acked.sequence,
+            Occupant::Ours(at) if self.gapless => at == acked.position,
+            Occupant::Ours(at) => at <= acked.position,
+            Occupant::Replayed | Occupant::Foreign => false,
         };
         let end = self.end.as_ref().filter(|_| self.gapless && !in_past);
         if same_stream && there {

@@ -8,7 +8,8 @@ use metrics::{Histogram, histogram};
 use nats_sink::{Acks, Publisher, SinkEvent, SinkOptions};
 use postgres_source::{Recorder, Session, SourceEvent, SourceOptions};
 use relay_core::{
-    Core, Effect, Exit, Failure, Input, LostRange, Options, Record, SinkOpened, SourceStarted,
+    Core, Effect, Exit, Failure, Input, LostRange, Options, Record, SinkOpened, SinkQuery,
+    SourceStarted,
 };
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -185,7 +186,7 @@ impl Shell {
             match effect {
                 Effect::OpenSource => self.open_source(),
                 Effect::AbortSource => self.abort_source(),
-                Effect::OpenSink { verify } => self.open_sink(verify),
+                Effect::OpenSink(query) => self.open_sink(query),
                 Effect::CloseSink => self.close_sink(),
                 Effect::Publish(outgoing) => self.publish(&outgoing).await,
                 Effect::Published { committed_at } => {
@@ -239,9 +240,9 @@ impl Shell {
         }
     }
 
-    fn open_sink(&mut self, verify: Option<u64>) {
+    fn open_sink(&mut self, query: SinkQuery) {
         let (sink, relay) = (self.options.sink.clone(), self.options.core.relay.clone());
-        let opening = async move { nats_sink::open(&sink, &relay, verify).await };
+        let opening = async move { nats_sink::open(&sink, &relay, query).await };
         self.sink_opening = Some(opening.boxed());
     }
 

@@ -70,7 +70,7 @@ impl Relay {
                 self.source_cut = false;
                 self.storing = None;
             }
-            Effect::OpenSink { verify } => self.sink_opening = Some(verify),
+            Effect::OpenSink(query) => self.sink_opening = Some(query.verify),
             Effect::Publish(outgoing) => match &mut self.sink {
                 Some(wire) => wire.publish(outgoing),
                 None => return Err("a publish without a session".into()),

@@ -59,6 +59,21 @@ pub async fn count(client: &Client, name: &str) -> Result<usize> {
     Ok(usize::try_from(stream.cached_info().state.messages)?)
 }
 
+/// How many messages a stream holds whose subjects a filter covers.
+///
+/// # Errors
+/// The broker does not answer, or has no such stream.
+pub async fn count_of(client: &Client, name: &str, filter: &str) -> Result<usize> {
+    let context = async_nats::jetstream::new(client.clone());
+    let stream = context.get_stream(name).await.context("find the stream")?;
+    let mut subjects = stream.info_with_subjects(filter).await.context("count the subjects")?;
+    let mut count = 0;
+    while let Some(subject) = subjects.next().await {
+        count += subject?.1;
+    }
+    Ok(count)
+}
+
 /// Reads all messages of a stream, in order.
 ///
 /// # Errors

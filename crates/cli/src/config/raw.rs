@@ -180,6 +180,9 @@ pub(crate) struct RawSink {
     pub(crate) url: String,
     /// The stream's name.
     pub(crate) stream: String,
+    /// Whether others write to the stream too. Then one event of a subject and of an aggregate is under way at a time, and what a stream that lost its tail has lost cannot be told.
+    #[serde(default)]
+    pub(crate) shared: bool,
     /// The user.
     pub(crate) user: Option<String>,
     /// The user's password.

@@ -190,6 +190,7 @@ impl<'a> Validator<'a> {
             connect_timeout: self.positive("sink.connect_timeout", &raw.connect_timeout),
             request_timeout: Duration::from_secs(5),
             in_flight_events_max,
+            shared: raw.shared,
         }
     }
 

@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime};
 
 use event::{Lsn, Position, SourceId};
 use postgres_source::{Act, Recorder, RowFilter};
-use relay_core::{Failure, Outgoing, ReadEvent};
+use relay_core::{Failure, Outgoing, ReadEvent, SinkQuery};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
@@ -76,7 +76,7 @@ const FIRST: usize = 10;
 pub async fn replay(options: &RelayOptions, replay: &Replay) -> Result<ReplaySummary, Failure> {
     let relay = &options.core.relay;
     let source = postgres_source::identity(&options.source, relay).await?;
-    let (_, _, opened) = nats_sink::open(&options.sink, relay, None).await?;
+    let (_, _, opened) = nats_sink::open(&options.sink, relay, SinkQuery::default()).await?;
     let end = opened.end.filter(|end| end.source.system_identifier == source.system_identifier);
     let Some(end) = end else {
         let message = "the stream holds nothing of this relay and this database";
@@ -93,8 +93,8 @@ pub async fn replay(options: &RelayOptions, replay: &Replay) -> Result<ReplaySum
     let mut recorder = Recorder::new(options.source.clone(), relay.clone());
     let detail = json!({ "name": name, "events": summary.events, "selection": plan.words() });
     recorder.act(&plan.act("replay", detail)).await?;
-    let counted_to = opened.last_sequence;
-    summary.last_sequence = plan.publish(name, &mut ids, summary.events, counted_to).await?;
+    let begins_after = opened.last_sequence;
+    summary.last_sequence = plan.publish(name, &mut ids, summary.events, begins_after).await?;
     let detail = json!({ "name": summary.name, "last_sequence": summary.last_sequence });
     recorder.act(&plan.act("replay_done", detail)).await?;
     Ok(summary)
@@ -210,7 +210,7 @@ impl Plan<'_> {
         name: String,
         ids: &mut Ids,
         of: u64,
-        counted_to: u64,
+        begins_after: u64,
     ) -> Result<Option<u64>, Failure> {
         let replay = event::Replay {
             name,
@@ -219,7 +219,7 @@ impl Plan<'_> {
             keeps_position: matches!(self.replay.selection, Selection::Log { .. }),
         };
         let (sink, relay) = (self.options.sink.clone(), self.options.core.relay.clone());
-        let mut republisher = Republisher::new(sink, relay, replay, counted_to);
+        let mut republisher = Republisher::new(sink, relay, replay, begins_after);
         let mut progress = Progress::new("publishing once more");
         let mut events = self.open().await?;
         let mut waiting: Vec<Outgoing> = Vec::new();

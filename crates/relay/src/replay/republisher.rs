@@ -1,9 +1,12 @@
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use event::{Replay, headers};
 use nats_sink::{Acks, Publisher, Scan, SinkEvent, SinkOptions};
-use relay_core::{Failure, FailureClass, Outgoing};
+use relay_core::{Failure, FailureClass, Outgoing, SinkQuery};
 use tokio::time::{Instant, sleep, timeout};
+
+use super::id_of;
 
 /// Publishes messages once more, in their order, beside whoever else writes to the stream.
 #[derive(Debug)]
@@ -12,8 +15,8 @@ pub(crate) struct Republisher {
     relay: String,
     replay: Replay,
     session: Option<Open>,
-    /// Messages of this replay up to here are counted.
-    counted_to: u64,
+    /// No message of this replay that is still to be published stands up to here.
+    begins_after: u64,
     last: Option<u64>,
 }
 
@@ -21,7 +24,7 @@ pub(crate) struct Republisher {
 struct Open {
     publisher: Publisher,
     acks: Acks,
-    published: u64,
+    acknowledged: u64,
 }
 
 /// So many messages go out at a time: each burst makes a relay at work read the stream's end anew.
@@ -32,15 +35,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 const ACK_WITHIN: Duration = Duration::from_secs(10);
 
 impl Republisher {
-    /// `counted_to` is a sequence behind which no message of this replay is known; those that are
-    /// found there count as published by it.
+    /// The messages that are still to be published stand behind `begins_after` once they are stored.
     pub(crate) const fn new(
         sink: SinkOptions,
         relay: String,
         replay: Replay,
-        counted_to: u64,
+        begins_after: u64,
     ) -> Self {
-        Self { sink, relay, replay, session: None, counted_to, last: None }
+        Self { sink, relay, replay, session: None, begins_after, last: None }
     }
 
     /// The sequence of the last message stored.
@@ -53,26 +55,24 @@ impl Republisher {
     /// # Errors
     /// The last failure, when nothing went on for a minute, or at once when waiting cannot heal it.
     pub(crate) async fn burst(&mut self, messages: Vec<Outgoing>) -> Result<(), Failure> {
-        let messages = self.mark(messages)?;
-        let mut done = 0;
+        let mut left = VecDeque::from(self.mark(messages)?);
         let mut progress_at = Instant::now();
-        while done < messages.len() {
-            let before = done;
-            let outcome = self.attempt(&messages[before..], &mut done).await;
-            if let Err(failure) = outcome {
+        while !left.is_empty() {
+            let before = left.len();
+            if let Err(failure) = self.attempt(&mut left).await {
                 self.session = None;
                 if failure.class == FailureClass::Halt {
                     return Err(failure);
                 }
                 sleep(PAUSE).await;
                 if let Ok(found) = self.find_stored().await {
-                    done = (done + found).min(messages.len());
+                    left.retain(|message| !found.contains(id_of(message)));
                 }
-                if done == before && progress_at.elapsed() > GIVE_UP_AFTER {
+                if left.len() == before && progress_at.elapsed() > GIVE_UP_AFTER {
                     return Err(failure);
                 }
             }
-            if done > before {
+            if left.len() < before {
                 progress_at = Instant::now();
             }
         }
@@ -88,31 +88,27 @@ impl Republisher {
         messages.into_iter().map(mark).collect()
     }
 
-    async fn attempt(&mut self, messages: &[Outgoing], done: &mut usize) -> Result<(), Failure> {
+    /// Publishes what is left, and takes out what is acknowledged.
+    async fn attempt(&mut self, left: &mut VecDeque<Outgoing>) -> Result<(), Failure> {
         let mut session = match self.session.take() {
             Some(session) => session,
             None => {
-                let (publisher, acks, _) = nats_sink::open(&self.sink, &self.relay, None).await?;
-                Open { publisher, acks, published: 0 }
+                let query = SinkQuery::default();
+                let (publisher, acks, _) = nats_sink::open(&self.sink, &self.relay, query).await?;
+                Open { publisher, acks, acknowledged: 0 }
             }
         };
-        let before = session.published;
-        for message in messages {
+        for message in &*left {
             session.publisher.publish(message).await?;
-            session.published += 1;
         }
-        let base = *done;
-        loop {
+        while !left.is_empty() {
             match timeout(ACK_WITHIN, session.acks.next()).await {
                 Ok(SinkEvent::Acked { count, sequence }) => {
-                    let stored = usize::try_from(count.saturating_sub(before)).unwrap_or(0);
-                    *done = base + stored.min(messages.len());
-                    self.counted_to = self.counted_to.max(sequence);
-                    self.last = Some(sequence);
-                    if count >= session.published {
-                        self.session = Some(session);
-                        return Ok(());
+                    for _ in session.acknowledged..count {
+                        left.pop_front();
                     }
+                    session.acknowledged = count;
+                    self.last = self.last.max(Some(sequence));
                 }
                 Ok(SinkEvent::Duplicate { .. }) => {
                     return Err(Failure::wait("duplicate", "taken for a repetition"));
@@ -121,22 +117,23 @@ impl Republisher {
                 Err(_) => return Err(Failure::wait("ack_timeout", "no ack in time")),
             }
         }
+        self.session = Some(session);
+        Ok(())
     }
 
-    /// Counts what was stored without an ack.
-    async fn find_stored(&mut self) -> Result<usize, Failure> {
+    /// The message ids of this replay that the stream holds.
+    async fn find_stored(&mut self) -> Result<HashSet<String>, Failure> {
         let name = headers::encode_value(&self.replay.name);
-        let mut scan = Scan::open(&self.sink, &self.relay, self.counted_to + 1).await?;
-        let mut count = 0;
+        let mut scan = Scan::open(&self.sink, &self.relay, self.begins_after + 1).await?;
+        let mut stored = HashSet::new();
         while let Some(found) = scan.next().await? {
             for message in found {
-                self.counted_to = message.sequence;
                 if message.replay.as_deref() == Some(name.as_str()) {
-                    self.last = Some(message.sequence);
-                    count += 1;
+                    self.last = self.last.max(Some(message.sequence));
+                    stored.extend(message.message_id);
                 }
             }
         }
-        Ok(count)
+        Ok(stored)
     }
 }

@@ -7,6 +7,10 @@ use futures_util::future::try_join_all;
 use testkit::{Nats, NatsOptions, free_port, wait_until};
 
 pub(super) const STREAM: &str = "OUTBOX";
+/// The relay's subjects.
+pub(super) const OWN: &str = "outbox.>";
+/// Leads the subjects of those who are not the relay.
+pub(super) const FOREIGN: &str = "other.";
 /// The least that the server allows: nothing may depend on the window.
 const DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
 const NODES: usize = 3;
@@ -31,7 +35,7 @@ pub(super) async fn make_stream(nats: &Nats, replicas: usize) -> Result<()> {
     let context = jetstream::new(nats.client().await?);
     let config = Config {
         name: STREAM.to_owned(),
-        subjects: vec!["outbox.>".to_owned()],
+        subjects: vec![OWN.to_owned(), format!("{FOREIGN}>")],
         storage: StorageType::File,
         discard: DiscardPolicy::New,
         num_replicas: replicas,
@@ -44,6 +48,16 @@ pub(super) async fn make_stream(nats: &Nats, replicas: usize) -> Result<()> {
     })
     .await?;
     Ok(())
+}
+
+/// Writes to the stream as somebody who is not the relay, until it is aborted.
+pub(super) async fn somebody(client: async_nats::Client) {
+    let context = jetstream::new(client);
+    loop {
+        // Lost messages of theirs are not the relay's concern.
+        let _ = context.publish(format!("{FOREIGN}x"), "theirs".into()).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// The last sequence of the stream, by the first server that says it.

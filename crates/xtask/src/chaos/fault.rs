@@ -51,6 +51,8 @@ pub(super) enum Scene {
         /// Whether the broker may lose its tail: only with a hold-back time that covers it.
         losing: bool,
     },
+    /// The same, with somebody else writing to the stream.
+    Shared,
     /// Three of them in a cluster.
     Cluster,
 }
@@ -105,7 +107,7 @@ impl Fault {
     pub(super) fn choose(rng: &mut fastrand::Rng, scene: Scene) -> Self {
         let more: &[&[Self]] = match scene {
             Scene::Single { losing: true } => &[SINGLE, &[Self::RestoreStream]],
-            Scene::Single { losing: false } => &[SINGLE],
+            Scene::Single { losing: false } | Scene::Shared => &[SINGLE],
             // Two kinds against nine: they are what the scene is for.
             Scene::Cluster => &[CLUSTER, CLUSTER, CLUSTER],
         };

@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// Three nats-servers as a cluster, with the stream on all of them: leaders step down and die.
     #[arg(long)]
     cluster: bool,
+    /// Somebody else writes to the stream as well.
+    #[arg(long, conflicts_with = "cluster")]
+    shared: bool,
     /// Run the seeds that have failed once first, each for an equal share of the time.
     #[arg(long)]
     kept_seeds: bool,
@@ -62,7 +65,7 @@ pub(crate) fn chaos(options: &Options) -> Result<ExitCode> {
     let seconds = options.seconds / seeds.len() as u64;
     let runtime = tokio::runtime::Runtime::new()?;
     for seed in seeds {
-        let report = runtime.block_on(run(seconds, seed, options.cluster))?;
+        let report = runtime.block_on(run(seconds, seed, options))?;
         if options.json {
             println!("{:#}", report.json());
         } else {
@@ -81,15 +84,18 @@ fn kept_seeds() -> Result<Vec<u64>> {
     seeds.collect::<Result<_, _>>().context("seeds.txt")
 }
 
-async fn run(seconds: u64, seed: u64, cluster: bool) -> Result<Report> {
+async fn run(seconds: u64, seed: u64, options: &Options) -> Result<Report> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let scene = match cluster {
-        true => Scene::Cluster,
-        false => Scene::Single { losing: rng.bool() },
+    let losing = rng.bool();
+    let scene = match options {
+        Options { cluster: true, .. } => Scene::Cluster,
+        Options { shared: true, .. } => Scene::Shared,
+        Options { .. } => Scene::Single { losing },
     };
     let relays = if rng.bool() { 2 } else { 1 };
     let words = match scene {
         Scene::Cluster => "three brokers",
+        Scene::Shared => "one broker that others write to as well, hold_back 0s",
         Scene::Single { losing: true } => "one broker that loses its tail, hold_back 60s",
         Scene::Single { losing: false } => "one broker, hold_back 0s",
     };
@@ -104,6 +110,10 @@ async fn run(seconds: u64, seed: u64, cluster: bool) -> Result<Report> {
             tokio::spawn(writer.run(Arc::clone(&stop)))
         })
         .collect();
+    let foreign = match scene {
+        Scene::Shared => Some(tokio::spawn(broker::somebody(stage.world.nats.client().await?))),
+        Scene::Single { .. } | Scene::Cluster => None,
+    };
     let samples = tokio::spawn(sample(&stage, Arc::clone(&stop)).await?);
     let broken = break_things(&mut stage, &mut rng, Duration::from_secs(seconds)).await;
     if broken.is_err() {
@@ -111,6 +121,9 @@ async fn run(seconds: u64, seed: u64, cluster: bool) -> Result<Report> {
     }
     broken?;
     stage.heal_due(true).await?;
+    if let Some(foreign) = foreign {
+        foreign.abort();
+    }
     stop.store(true, Ordering::SeqCst);
     for writer in writers {
         writer.await?;
@@ -140,11 +153,12 @@ async fn prepare(scene: Scene, relays: usize, rng: &mut fastrand::Rng) -> Result
     }
     let urls: Vec<_> = cluster.iter().map(testkit::Nats::url).collect();
     let single = world.proxies.as_ref().context("proxies")?.nats.port();
-    let to_cluster = |text: String| match urls.is_empty() {
-        true => text,
-        false => text.replace(&format!("nats://127.0.0.1:{single}"), &urls.join(",")),
+    let own = |text: String| match scene {
+        Scene::Single { .. } => text,
+        Scene::Shared => text.replace("stream: OUTBOX", "stream: OUTBOX, shared: true"),
+        Scene::Cluster => text.replace(&format!("nats://127.0.0.1:{single}"), &urls.join(",")),
     };
-    let configs = (0..relays).map(|_| world.config(to_cluster)).collect::<Result<Vec<_>>>()?;
+    let configs = (0..relays).map(|_| world.config(own)).collect::<Result<Vec<_>>>()?;
     let init = world.command(&configs[0], &["init"])?;
     anyhow::ensure!(init.status.success(), "init: {}", String::from_utf8_lossy(&init.stderr));
     Ok(Stage::new(world, cluster, configs, scene, rng.u64(..)))
@@ -233,7 +247,7 @@ async fn conclude(
     let nats = broker.client().await?;
     let began = Instant::now();
     let quiet = wait_until(QUIET_WITHIN, "everything committed is in the stream", || async {
-        let held = testkit::stream::count(&nats, broker::STREAM).await.ok()?;
+        let held = testkit::stream::count_of(&nats, broker::STREAM, broker::OWN).await.ok()?;
         (held >= committed.len()).then_some(())
     });
     if let Err(error) = quiet.await {
@@ -241,7 +255,8 @@ async fn conclude(
     }
     report.quiet_after_seconds = began.elapsed().as_secs_f64();
     stage.look().await?;
-    let stored = testkit::stream::read(&nats, broker::STREAM).await?;
+    let mut stored = testkit::stream::read(&nats, broker::STREAM).await?;
+    stored.retain(|message| !message.subject.starts_with(broker::FOREIGN));
     report.judge(&committed, &stored, &samples.await?);
     report.faults = std::mem::take(&mut stage.faults);
     report.halts = std::mem::take(&mut stage.halts);

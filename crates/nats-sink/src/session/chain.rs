@@ -1,0 +1,126 @@
+//! A session of the stream's only writer: each message states which sequence and which message id
+//! must be the stream's last, so that the server refuses everything behind one that it did not store.
+
+use async_nats::header::{NATS_EXPECTED_LAST_MESSAGE_ID, NATS_EXPECTED_LAST_SEQUENCE};
+use async_nats::{Client, HeaderValue, Message, Subscriber};
+use event::headers;
+use futures_util::{FutureExt as _, StreamExt as _};
+use relay_core::{Failure, Outgoing};
+
+use super::wire::{Wire, header_value};
+use super::{SinkEvent, position_at};
+use crate::SinkOptions;
+use crate::ack::{self, Answer};
+use crate::options::Connection;
+
+/// The sending half.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    client: Client,
+    wire: Wire,
+    reply: String,
+    next_sequence: u64,
+    last_message_id: Option<String>,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(super) struct Acks {
+    stream: String,
+    relay: String,
+    answers: Subscriber,
+    connection: Connection,
+    base: u64,
+    count: u64,
+}
+
+impl Publisher {
+    pub(super) const fn new(
+        client: Client,
+        wire: Wire,
+        reply: String,
+        last_sequence: u64,
+        last_message_id: Option<String>,
+    ) -> Self {
+        Self { client, wire, reply, next_sequence: last_sequence, last_message_id }
+    }
+
+    pub(super) async fn publish(&mut self, message: &Outgoing) -> Result<(), Failure> {
+        let mut headers = self.wire.headers(message)?;
+        headers.append(NATS_EXPECTED_LAST_SEQUENCE, HeaderValue::from(self.next_sequence));
+        // Where the id of the message before does not fit, the sequence alone must do.
+        let room = self.wire.room(message)?;
+        if let Some(id) = self.last_message_id.take().filter(|id| id.len() <= room) {
+            headers.append(NATS_EXPECTED_LAST_MESSAGE_ID, header_value(&id)?);
+        }
+        self.next_sequence += 1;
+        self.last_message_id = message.headers.get(headers::MESSAGE_ID).map(str::to_owned);
+        self.wire.send(&self.client, message, self.reply.clone(), headers).await
+    }
+}
+
+impl Acks {
+    pub(super) fn new(
+        connection: Connection,
+        options: &SinkOptions,
+        relay: String,
+        answers: Subscriber,
+        last_sequence: u64,
+    ) -> Self {
+        let stream = options.stream.clone();
+        Self { stream, relay, answers, connection, base: last_sequence, count: 0 }
+    }
+
+    pub(super) async fn next(&mut self) -> SinkEvent {
+        let first = tokio::select! {
+            biased;
+            answer = self.answers.next() => answer,
+            failure = self.connection.failed() => return SinkEvent::Failed(failure),
+        };
+        let Some(first) = first else {
+            return SinkEvent::Failed(Failure::wait("connection_lost", "the subscription ended"));
+        };
+        let mut outcome = self.take(&first);
+        // What has arrived is taken together, up to the first trouble. Trouble behind stored
+        // messages is left to the core's next call: the session's failure covers it all the same.
+        while outcome.is_ok()
+            && let Some(Some(answer)) = self.answers.next().now_or_never()
+        {
+            outcome = self.take(&answer);
+        }
+        match outcome {
+            Ok(()) => SinkEvent::Acked { count: self.count, sequence: self.base + self.count },
+            Err(Trouble::Failed(failure)) => SinkEvent::Failed(failure),
+            Err(Trouble::Duplicate(sequence)) => self.duplicate(sequence).await,
+        }
+    }
+
+    fn take(&mut self, answer: &Message) -> Result<(), Trouble> {
+        match ack::parse(answer.status, &answer.payload, &self.stream) {
+            Answer::Stored { sequence } if sequence > self.base => {
+                self.count = self.count.max(sequence - self.base);
+                Ok(())
+            }
+            Answer::Stored { sequence } => {
+                let message =
+                    format!("stored at {sequence}, but the session began after {}", self.base);
+                Err(Trouble::Failed(Failure::wait("protocol", message)))
+            }
+            Answer::Duplicate { sequence } => Err(Trouble::Duplicate(sequence)),
+            Answer::Refused(failure) => Err(Trouble::Failed(failure)),
+        }
+    }
+
+    async fn duplicate(&self, sequence: u64) -> SinkEvent {
+        let client = &self.connection.client;
+        match position_at(client, &self.stream, &self.relay, sequence).await {
+            Ok(stored) => SinkEvent::Duplicate { index: self.count, stored },
+            Err(failure) => SinkEvent::Failed(failure),
+        }
+    }
+}
+
+enum Trouble {
+    Duplicate(u64),
+    Failed(Failure),
+}
