@@ -346,10 +346,12 @@ impl SinkOpened {
         let boundary = acked.position.ordinal == u64::MAX;
         let there = match self.verified {
             Occupant::None => self.last_sequence >= acked.sequence,
-            _ if boundary => self.last_sequence >= acked.sequence,
-            Occupant::Ours(at) if self.gapless => at == acked.position,
+            Occupant::Ours(at) if self.gapless && !boundary => at == acked.position,
             Occupant::Ours(at) => at <= acked.position,
-            Occupant::Replayed | Occupant::Foreign => false,
+            Occupant::Replayed => boundary,
+            // Where others write, such a pair may have been taken at one of theirs. Elsewhere theirs
+            // has taken the place of what was lost.
+            Occupant::Foreign => boundary && !self.gapless,
         };
         let end = self.end.as_ref().filter(|_| self.gapless && !in_past);
         if same_stream && there {

@@ -103,6 +103,34 @@ fn a_slot_that_falls_back_while_mending_does_not_move_the_border() {
     assert_eq!(range.slot_position, Lsn::new(0x18));
 }
 
+/// A person has declared that all before the slot is in, up to the stream's sequence 5.
+fn declared(occupant: Occupant, gapless: bool) -> Vec<Effect> {
+    let mut machine = acknowledged(0);
+    if let Some(record) = &mut machine.record {
+        record.acked = Some(Stored { position: at(0x17, u64::MAX), sequence: 5 });
+        record.released = Some(at(0x17, u64::MAX));
+    }
+    machine.restart(|_| ());
+    machine.start_source(|started| started.confirmed_flush_lsn = Lsn::new(0x18));
+    let mut opened = opened(Some(at(0x10, 1)), 5);
+    (opened.verified, opened.gapless) = (occupant, gapless);
+    machine.give(Input::SinkOpened(opened))
+}
+
+#[test]
+fn a_foreign_message_in_the_place_of_a_declared_one_is_a_loss_where_nobody_else_writes() {
+    let lost = ["TailLost", "CloseSink", "Mending", "Mend"];
+    assert_eq!(names(&declared(Occupant::Foreign, true)), lost);
+    for (occupant, gapless) in [
+        (Occupant::Foreign, false),
+        (Occupant::Replayed, true),
+        (Occupant::Ours(at(0x10, 1)), true),
+        (Occupant::None, true),
+    ] {
+        assert_eq!(names(&declared(occupant, gapless)), ["SinkOpened"], "{occupant:?}");
+    }
+}
+
 #[test]
 fn a_recreated_stream_is_noticed_by_a_new_process() {
     let mut machine = acknowledged(60);
