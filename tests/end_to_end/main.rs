@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod atomic;
 mod identity;
 mod no_loss;
 mod replay;

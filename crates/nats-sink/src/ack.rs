@@ -7,9 +7,15 @@ use crate::classify::api_failure;
 /// The answer to a publish.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Stored { sequence: u64 },
-    Duplicate { sequence: u64 },
+    Stored {
+        sequence: u64,
+    },
+    Duplicate {
+        sequence: u64,
+    },
     Refused(Failure),
+    /// The server has taken a message of a batch aside.
+    Staged,
 }
 
 #[derive(Deserialize)]
@@ -40,6 +46,9 @@ pub(crate) fn parse(status: Option<StatusCode>, body: &[u8], stream: &str) -> An
         let advice = "create the stream, or add the subject to it: outbox-relay init";
         return Answer::Refused(Failure::wait("no_stream", message).advise(advice));
     }
+    if body.is_empty() && status.is_none() {
+        return Answer::Staged;
+    }
     match serde_json::from_slice::<Wire>(body) {
         Ok(Wire { error: Some(error), .. }) => {
             let number = if error.err_code == 0 { error.code } else { error.err_code };
@@ -60,7 +69,9 @@ mod tests {
     fn code(answer: Answer) -> String {
         match answer {
             Answer::Refused(failure) => failure.code,
-            Answer::Stored { .. } | Answer::Duplicate { .. } => panic!("{answer:?}"),
+            Answer::Stored { .. } | Answer::Duplicate { .. } | Answer::Staged => {
+                panic!("{answer:?}")
+            }
         }
     }
 
@@ -76,7 +87,10 @@ mod tests {
         assert_eq!(code(parse(wrong)), "overtaken");
         let full = r#"{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"S","seq":0}"#;
         assert_eq!(code(parse(full)), "stream_full");
-        for garbage in ["", "{", "{}", "[]", r#"{"seq":"5"}"#] {
+        let batch = r#"{"stream":"S","seq":7,"batch":"b","count":3}"#;
+        assert_eq!(parse(batch), Answer::Stored { sequence: 7 });
+        assert_eq!(parse(""), Answer::Staged);
+        for garbage in ["{", "{}", "[]", r#"{"seq":"5"}"#] {
             assert_eq!(code(parse(garbage)), "protocol", "{garbage}");
         }
     }

@@ -12,6 +12,9 @@ use crate::stored::StoredHeaders;
 /// JetStream's code for a sequence that holds no message.
 const NO_MESSAGE: u64 = 10_037;
 
+/// The most messages of a batch, unless the server is configured to take fewer (or more): ADR-50.
+const BATCH_MAX: usize = 1_000;
+
 /// Stream info, as far as the relay reads it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Info {
@@ -45,11 +48,19 @@ pub(crate) struct Config {
     pub(crate) no_ack: bool,
     #[serde(default)]
     pub(crate) sealed: bool,
+    /// Since nats-server 2.12: a batch of messages is stored whole or not at all.
+    #[serde(default)]
+    pub(crate) allow_atomic: bool,
     #[serde(default)]
     pub(crate) mirror: Option<Value>,
 }
 
 impl Config {
+    /// How many messages the stream takes as one batch; the server's own limit may be lower.
+    pub(crate) const fn batch_max(&self) -> usize {
+        if self.allow_atomic { BATCH_MAX } else { 0 }
+    }
+
     /// Whether messages leave the stream by themselves.
     pub(crate) fn removes(&self) -> bool {
         let limited = self.max_msgs > 0 || self.max_bytes > 0 || self.max_msgs_per_subject > 0;

@@ -1,5 +1,8 @@
 use async_nats::{ConnectError, ConnectErrorKind};
-use relay_core::{CODE_AUTH, CODE_OVERTAKEN, Failure, FailureClass};
+use relay_core::{
+    CODE_AUTH, CODE_BATCH_DUPLICATE, CODE_BATCH_INCOMPLETE, CODE_BATCH_TOO_LARGE,
+    CODE_BATCH_UNSUPPORTED, CODE_OVERTAKEN, Failure, FailureClass,
+};
 
 /// What a JetStream error code means for the relay.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,12 @@ pub const TABLE: &[Row] = &[
     wait(10_118, "stream_offline", ""),
     halt(10_109, "stream_sealed", "a sealed stream takes no messages: name another in sink.stream"),
     wait(10_167, "ingest_limit", ""),
+    wait(10_174, CODE_BATCH_UNSUPPORTED, "allow them: nats stream edit STREAM --allow-batch"),
+    wait(10_175, CODE_BATCH_UNSUPPORTED, ""),
+    wait(10_176, CODE_BATCH_INCOMPLETE, ""),
+    wait(10_177, CODE_BATCH_UNSUPPORTED, ""),
+    wait(10_199, CODE_BATCH_TOO_LARGE, "raise jetstream.limits.batch.max_msgs of the server"),
+    wait(10_201, CODE_BATCH_DUPLICATE, ""),
 ];
 
 /// The failure for an error that JetStream answered with.

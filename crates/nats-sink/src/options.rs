@@ -31,6 +31,8 @@ pub struct SinkOptions {
     pub in_flight_events_max: usize,
     /// Whether others write to the stream too.
     pub shared: bool,
+    /// Whether a new stream is to take batches, and `check` is to ask for it.
+    pub atomic_transactions: bool,
 }
 
 /// How to log in to NATS.

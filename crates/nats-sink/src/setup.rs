@@ -31,7 +31,7 @@ pub async fn create_stream(
         Err(failure) if failure.code == "no_stream" => {}
         Err(failure) => return Err(failure),
     }
-    let config = json!({
+    let mut config = json!({
         "name": options.stream,
         "subjects": settings.subjects,
         "retention": "limits",
@@ -45,6 +45,9 @@ pub async fn create_stream(
         "num_replicas": 1,
         "duplicate_window": u64::try_from(settings.duplicate_window.as_nanos()).unwrap_or(u64::MAX),
     });
+    if options.atomic_transactions {
+        config["allow_atomic"] = json!(true);
+    }
     api::create(client, &options.stream, config).await.map(|()| true)
 }
 
@@ -60,6 +63,7 @@ pub async fn check(options: &SinkOptions, filters: &[String], relay: &str) -> Ve
     match api::info(client, &options.stream).await {
         Ok(info) => {
             findings.extend(stream_findings(&options.stream, &info.config, filters));
+            findings.extend(batch_finding(options, &version, &info.config));
             match crate::stream_end::read(client, options, relay, info.state).await {
                 Ok(end) => findings.extend(end_findings(options, &end)),
                 Err(Failure { code, message, advice, .. }) => {
@@ -70,6 +74,29 @@ pub async fn check(options: &SinkOptions, filters: &[String], relay: &str) -> Ve
         Err(failure) => findings.push(unreachable(&failure)),
     }
     findings
+}
+
+/// Whether transactions can appear in the stream at once, where that is asked for.
+fn batch_finding(options: &SinkOptions, version: &str, config: &Config) -> Option<Finding> {
+    let stream = &options.stream;
+    if !options.atomic_transactions {
+        return None;
+    }
+    let code = "stream_batches";
+    Some(match config.batch_max() {
+        0 => Finding::warning(
+            code,
+            format!(
+                "stream {stream} on nats-server {version} takes no atomic batches: transactions \
+                 appear event by event"
+            ),
+            format!("nats stream edit {stream} --allow-batch, with nats-server 2.12 or later"),
+        ),
+        max => Finding::ok(
+            code,
+            format!("transactions of up to {max} events appear at once in stream {stream}"),
+        ),
+    })
 }
 
 /// Where the relay stands in the stream, and by which rule it publishes.

@@ -28,6 +28,7 @@ fn options(nats: &Nats) -> SinkOptions {
         request_timeout: Duration::from_secs(5),
         in_flight_events_max: 4_096,
         shared: false,
+        atomic_transactions: false,
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Core {
     pub(crate) transaction: Option<Transaction>,
     pub(crate) ledger: Ledger,
     pub(crate) pipeline: Pipeline,
+    /// It was said that transactions do not appear at once, although they are to.
+    pub(crate) told_no_batches: bool,
     pub(crate) reply_storm: ReplyStorm,
     pub(crate) stats: Stats,
     ending: Option<Ending>,
@@ -160,6 +162,7 @@ impl Core {
             transaction: None,
             ledger: Ledger::new(options.hold_back),
             pipeline: Pipeline::new(options.in_flight_events_max, options.in_flight_bytes_max),
+            told_no_batches: false,
             reply_storm: ReplyStorm::default(),
             stats: Stats::default(),
             ending: None,
@@ -266,6 +269,9 @@ impl Core {
     /// Begins to end: no more is read, and what is in flight gets its chance to be acknowledged.
     fn end(&mut self, now: Duration, exit: Exit, effects: &mut Vec<Effect>) {
         if self.ending.is_none() {
+            if let Some(transaction) = &self.transaction {
+                self.pipeline.drop_open(transaction.commit_lsn);
+            }
             let in_flight = self.pipeline.len();
             if in_flight > 0 {
                 effects.push(Effect::Notice(Notice::Draining { in_flight }));
@@ -289,9 +295,8 @@ impl Core {
 
     fn publish(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         if self.sink.is_open() && self.recovered && self.may_publish() {
-            while let Some(outgoing) = self.pipeline.send(now) {
-                effects.push(Effect::Publish(outgoing));
-            }
+            let open = self.transaction.as_ref().map(|transaction| transaction.commit_lsn);
+            self.pipeline.send(now, open, effects);
         }
     }
 

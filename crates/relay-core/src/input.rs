@@ -108,6 +108,8 @@ pub struct SinkOpened {
     pub removing: bool,
     /// The largest message the server and the stream take: headers and body, in bytes.
     pub message_bytes_max: usize,
+    /// How many events the stream takes as one, all or none; 0 when it cannot, or nobody asked.
+    pub batch_events_max: usize,
 }
 
 /// What a new sink session is to know and to find out.
@@ -194,6 +196,9 @@ pub enum Effect {
     CloseSink,
     /// Publish, in this order, in the open sink session.
     Publish(Arc<Outgoing>),
+    /// Publish these as one: all of them are stored, or none. Nothing else is in flight. One ack
+    /// covers them, and counts each.
+    PublishBatch(Vec<Arc<Outgoing>>),
     /// An event's ack arrived. The commit time is in microseconds since 2000-01-01 00:00 UTC.
     Published {
         /// When its transaction committed.

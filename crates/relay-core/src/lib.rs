@@ -6,6 +6,7 @@
 //! `recovery` compares the stream's end with the record; `backoff` says when to try again.
 
 mod backoff;
+mod batching;
 mod core;
 mod decision;
 mod failure;
@@ -35,12 +36,15 @@ pub use input::{
     Effect, Exit, Fork, Input, LostRange, Occupant, Outgoing, SinkOpened, SinkQuery, SourceStarted,
     StreamEnd,
 };
-pub use notice::Notice;
+pub use notice::{Notice, SplitReason};
 pub use options::{
     FieldSource, Fields, HeaderColumn, Options, Outbox, Route, SubjectTemplate, TemplateError,
     TemplateField, TypeRule,
 };
 pub use reader::{LogReader, ReadEvent, TableReader};
 pub use record::{Past, Record, Stored};
-pub use sink_side::{CODE_AUTH, CODE_OVERTAKEN};
+pub use sink_side::{
+    CODE_AUTH, CODE_BATCH_DUPLICATE, CODE_BATCH_INCOMPLETE, CODE_BATCH_TOO_LARGE,
+    CODE_BATCH_UNSUPPORTED, CODE_OVERTAKEN,
+};
 pub use status::{Link, Stats, Status};

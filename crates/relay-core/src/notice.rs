@@ -56,6 +56,15 @@ pub enum Notice {
         /// The row.
         position: Position,
     },
+    /// A transaction leaves event by event, although transactions are to appear at once.
+    Split {
+        /// Its first event that is still to be published.
+        position: Position,
+        /// Why.
+        reason: SplitReason,
+    },
+    /// Transactions are to appear at once, and the stream takes no batches: all leave event by event.
+    NoBatches,
     /// Rows of a table that the configuration does not name arrive on this publication.
     ForeignTable {
         /// Schema and table.
@@ -66,4 +75,17 @@ pub enum Notice {
         /// How many.
         in_flight: usize,
     },
+}
+
+/// Why a transaction cannot appear in the stream at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitReason {
+    /// It has more events than the stream takes as one.
+    TooManyEvents,
+    /// It does not fit into what may be in flight.
+    NoRoom,
+    /// The stream has the message id of one of its events already.
+    DuplicateId,
+    /// The stream refused it again and again.
+    Refused,
 }

@@ -9,6 +9,8 @@ pub struct Options {
     pub relay: String,
     /// The outbox tables and how their columns become events.
     pub outboxes: Vec<Outbox>,
+    /// Whether a transaction is to appear in the stream at once, where the stream can do that.
+    pub atomic_transactions: bool,
     /// How long the slot's confirmed position stays behind JetStream's acks.
     pub hold_back: Duration,
     /// The most events in memory that JetStream has not acknowledged. At least 1.

@@ -2,9 +2,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event::{Position, headers};
+use event::{Lsn, Position, headers};
 
-use crate::Outgoing;
+use crate::batching::{Batching, Refusal, Unit, Waiting};
+use crate::{Effect, Notice, Outgoing, SplitReason};
 
 /// The events that JetStream has not acknowledged, in position order, and how far the sink session
 /// has got with them.
@@ -25,6 +26,7 @@ pub(crate) struct Pipeline {
     probing: bool,
     /// When the session last made progress while something was out.
     progress_at: Duration,
+    batching: Batching,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +47,7 @@ impl Pipeline {
             acked: 0,
             probing: false,
             progress_at: Duration::ZERO,
+            batching: Batching::new(),
         }
     }
 
@@ -58,17 +61,82 @@ impl Pipeline {
         self.queue.push_back(event);
     }
 
-    /// The next event to publish in this session, if it may go now.
-    pub(crate) fn send(&mut self, now: Duration) -> Option<Arc<Outgoing>> {
+    /// Publishes what may go now in this session. The end of the transaction `open` has not been
+    /// read.
+    pub(crate) fn send(&mut self, now: Duration, open: Option<Lsn>, effects: &mut Vec<Effect>) {
+        while let Some((position, unit)) = self.next_unit(open) {
+            if self.sent == 0 {
+                self.progress_at = now;
+            }
+            let events = match unit {
+                Unit::Nothing => return,
+                Unit::One => 1,
+                Unit::Split(reason) => {
+                    effects.push(Effect::Notice(Notice::Split { position, reason }));
+                    1
+                }
+                Unit::Batch(events) => events,
+            };
+            let mut messages =
+                self.queue.range(self.sent..).take(events).map(|event| Arc::clone(&event.outgoing));
+            let effect = match (events, messages.next()) {
+                (1, Some(message)) => Effect::Publish(message),
+                (_, first) => Effect::PublishBatch(first.into_iter().chain(messages).collect()),
+            };
+            effects.push(effect);
+            self.sent += events;
+        }
+    }
+
+    /// What may go next, and where it begins.
+    fn next_unit(&mut self, open: Option<Lsn>) -> Option<(Position, Unit)> {
         if self.probing && self.sent > 0 {
             return None;
         }
-        let event = self.queue.get(self.sent)?;
-        if self.sent == 0 {
-            self.progress_at = now;
+        let position = self.queue.get(self.sent)?.position;
+        if !self.batching.is_on() {
+            return Some((position, Unit::One));
         }
-        self.sent += 1;
-        Some(Arc::clone(&event.outgoing))
+        let commit_lsn = position.commit_lsn;
+        let end = self.queue.partition_point(|event| event.position.commit_lsn <= commit_lsn);
+        let waiting = Waiting {
+            commit_lsn,
+            events: end - self.sent,
+            is_open: open == Some(commit_lsn),
+            has_room: self.has_room(),
+            behind_others: self.sent > 0,
+        };
+        Some((position, self.batching.unit(waiting)))
+    }
+
+    pub(crate) const fn session_opened(&mut self, batch_events_max: usize) {
+        self.batching.session_opened(batch_events_max);
+    }
+
+    pub(crate) const fn give_up_batches(&mut self) {
+        self.batching.give_up();
+    }
+
+    /// The batch that went alone was refused for what is in it. Says from where on its transaction
+    /// leaves event by event, if it does.
+    pub(crate) fn batch_refused(&mut self, why: Refusal) -> Option<(Position, SplitReason)> {
+        let position = self.front()?.position;
+        let commit_lsn = position.commit_lsn;
+        let events = self.queue.partition_point(|event| event.position.commit_lsn <= commit_lsn);
+        let reason = self.batching.refused(commit_lsn, events, why)?;
+        Some((position, reason))
+    }
+
+    /// Leaves out what of a transaction whose end will not be read is not published yet, if it was
+    /// to leave as one.
+    pub(crate) fn drop_open(&mut self, open: Lsn) {
+        if self.batching.is_split(open) {
+            return;
+        }
+        let whole = self.queue.partition_point(|event| event.position.commit_lsn < open);
+        for event in self.queue.drain(whole.max(self.sent)..) {
+            self.bytes -= event.outgoing.wire_bytes();
+        }
     }
 
     /// Takes out the events that the session's cumulative count newly covers. `None` when the sink
@@ -82,6 +150,7 @@ impl Pipeline {
         if newly > 0 {
             self.probing = false;
             self.progress_at = now;
+            self.batching.progressed();
         }
         Some((0..newly).filter_map(|_| self.pop()).collect())
     }
@@ -178,7 +247,13 @@ mod tests {
     }
 
     fn sent(pipeline: &mut Pipeline) -> Vec<String> {
-        std::iter::from_fn(|| pipeline.send(SECOND)).map(|o| o.subject.to_string()).collect()
+        let mut effects = Vec::new();
+        pipeline.send(SECOND, None, &mut effects);
+        let subjects = effects.into_iter().map(|effect| {
+            let Effect::Publish(outgoing) = effect else { panic!("{effect:?}") };
+            outgoing.subject.to_string()
+        });
+        subjects.collect()
     }
 
     #[test]
@@ -197,8 +272,9 @@ mod tests {
     #[test]
     fn acks_are_cumulative_and_never_beyond_what_was_sent() {
         let mut pipeline = Pipeline::new(10, 10_000);
-        (1..=3).for_each(|n| pipeline.push(event(n)));
-        assert_eq!(pipeline.send(SECOND).map(|o| o.subject.to_string()), Some("s.1".into()));
+        pipeline.push(event(1));
+        assert_eq!(sent(&mut pipeline), ["s.1"]);
+        (2..=3).for_each(|n| pipeline.push(event(n)));
         assert!(pipeline.acknowledge(SECOND, 2).is_none());
         assert_eq!(pipeline.acknowledge(SECOND, 1).unwrap().len(), 1);
         assert!(pipeline.acknowledge(SECOND, 1).unwrap().is_empty());

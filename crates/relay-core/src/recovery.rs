@@ -27,6 +27,7 @@ impl Core {
         self.stats.sink_sessions += 1;
         self.sink_was_open = true;
         self.message_bytes_max = opened.message_bytes_max;
+        self.batches_opened(opened.batch_events_max, effects);
         if !self.source.is_open() {
             // Only who holds the slot may judge the stream's end, and write.
             self.recovered = false;

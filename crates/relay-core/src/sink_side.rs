@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use event::{Position, headers};
 
+use crate::batching::Refusal;
 use crate::{Core, Dependency, Effect, Failure, FailureClass, Notice, Outgoing, Stored};
 
 /// The code of a failure to log in. A wrong password at the first try is a wrong configuration; one
@@ -10,6 +11,18 @@ pub const CODE_AUTH: &str = "auth";
 
 /// The code of a publish that found the stream further than its sender thought.
 pub const CODE_OVERTAKEN: &str = "overtaken";
+
+/// The code of a batch with a message id that the stream knows already, or twice the same one.
+pub const CODE_BATCH_DUPLICATE: &str = "batch_duplicate";
+
+/// The code of a batch of more events than the server takes.
+pub const CODE_BATCH_TOO_LARGE: &str = "batch_too_large";
+
+/// The code of a batch that did not arrive whole, or at a bad moment.
+pub const CODE_BATCH_INCOMPLETE: &str = "batch_incomplete";
+
+/// The code of a stream that takes no batches, although it said so.
+pub const CODE_BATCH_UNSUPPORTED: &str = "batch_unsupported";
 
 impl Core {
     pub(crate) fn acknowledged(
@@ -78,6 +91,7 @@ impl Core {
         effects: &mut Vec<Effect>,
     ) {
         self.stats.sink_failures += 1;
+        self.batch_failed(&failure, effects);
         self.pipeline.session_lost();
         self.sink.failed(failure.clone());
         let wrong_from_the_start = failure.code == CODE_AUTH && !self.sink_was_open;
@@ -88,7 +102,11 @@ impl Core {
             return;
         }
         let pause = match failure.code.as_str() {
-            CODE_OVERTAKEN | "duplicate" => {
+            CODE_OVERTAKEN
+            | CODE_BATCH_DUPLICATE
+            | CODE_BATCH_TOO_LARGE
+            | CODE_BATCH_UNSUPPORTED
+            | "duplicate" => {
                 let due = self.sink.tried_at + self.options.retry_pause_min;
                 due.saturating_sub(now)
             }
@@ -97,5 +115,33 @@ impl Core {
         self.sink.retry_at = Some(now + pause);
         let dependency = Dependency::Sink;
         effects.push(Effect::Notice(Notice::Retrying { dependency, failure, pause }));
+    }
+
+    /// What a new session says of batches.
+    pub(crate) fn batches_opened(&mut self, events_max: usize, effects: &mut Vec<Effect>) {
+        let wanted = self.options.atomic_transactions;
+        self.pipeline.session_opened(if wanted { events_max } else { 0 });
+        let missing = wanted && events_max == 0;
+        if missing && !self.told_no_batches {
+            effects.push(Effect::Notice(Notice::NoBatches));
+        }
+        self.told_no_batches = missing;
+    }
+
+    /// A batch that is refused for what is in it would be refused for ever.
+    fn batch_failed(&mut self, failure: &Failure, effects: &mut Vec<Effect>) {
+        let why = match failure.code.as_str() {
+            CODE_BATCH_DUPLICATE => Refusal::Duplicate,
+            CODE_BATCH_TOO_LARGE => Refusal::TooMany,
+            CODE_BATCH_INCOMPLETE => Refusal::Passing,
+            CODE_BATCH_UNSUPPORTED => {
+                self.pipeline.give_up_batches();
+                return effects.push(Effect::Notice(Notice::NoBatches));
+            }
+            _ => return,
+        };
+        if let Some((position, reason)) = self.pipeline.batch_refused(why) {
+            effects.push(Effect::Notice(Notice::Split { position, reason }));
+        }
     }
 }

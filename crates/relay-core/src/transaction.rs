@@ -12,7 +12,7 @@ use crate::{Core, Effect, Failure, Notice, Outgoing};
 /// The transaction being read.
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    commit_lsn: event::Lsn,
+    pub(crate) commit_lsn: event::Lsn,
     committed_at: i64,
     rows: u64,
 }

@@ -1,4 +1,4 @@
-use relay_core::{Exit, FailureClass, Notice};
+use relay_core::{Exit, FailureClass, Notice, SplitReason};
 use tracing::{error, info, warn};
 
 /// Writes what the core has to say into the log, once, where it is acted upon.
@@ -38,6 +38,18 @@ pub(crate) fn notice(notice: &Notice) {
         Notice::ForeignTable { table } => warn!(
             table,
             "the publication brings rows of a table that the configuration does not name; they are counted and passed over"
+        ),
+        Notice::Split { position, reason } => {
+            let reason = match reason {
+                SplitReason::TooManyEvents => "more events than the stream takes as one batch",
+                SplitReason::NoRoom => "more than may be in flight",
+                SplitReason::DuplicateId => "the stream has one of its message ids already",
+                SplitReason::Refused => "the stream refused it as a batch",
+            };
+            warn!(%position, reason, "a transaction appears event by event, not at once");
+        }
+        Notice::NoBatches => warn!(
+            "the stream takes no atomic batches: transactions appear event by event, not at once"
         ),
         Notice::Draining { in_flight } => info!(in_flight, "stopping: waiting for acks"),
     }

@@ -8,8 +8,8 @@ use metrics::{Histogram, histogram};
 use nats_sink::{Acks, Publisher, SinkEvent, SinkOptions};
 use postgres_source::{Recorder, Session, SourceEvent, SourceOptions};
 use relay_core::{
-    Core, Effect, Exit, Failure, Input, LostRange, Options, Record, SinkOpened, SinkQuery,
-    SourceStarted,
+    Core, Effect, Exit, Failure, Input, LostRange, Options, Outgoing, Record, SinkOpened,
+    SinkQuery, SourceStarted,
 };
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -188,7 +188,8 @@ impl Shell {
                 Effect::AbortSource => self.abort_source(),
                 Effect::OpenSink(query) => self.open_sink(query),
                 Effect::CloseSink => self.close_sink(),
-                Effect::Publish(outgoing) => self.publish(&outgoing).await,
+                Effect::Publish(outgoing) => self.publish(&[outgoing]).await,
+                Effect::PublishBatch(messages) => self.publish(&messages).await,
                 Effect::Published { committed_at } => {
                     self.latency.record(age_seconds(committed_at));
                 }
@@ -263,9 +264,13 @@ impl Shell {
     }
 
     /// A publish that fails ends the session; those behind it in the same step find none.
-    async fn publish(&mut self, outgoing: &relay_core::Outgoing) {
+    async fn publish(&mut self, messages: &[Arc<Outgoing>]) {
         let Some(publisher) = &mut self.publisher else { return };
-        if let Err(failure) = publisher.publish(outgoing).await {
+        let sent = match messages {
+            [message] => publisher.publish(message).await,
+            batch => publisher.publish_batch(batch).await,
+        };
+        if let Err(failure) = sent {
             self.close_sink();
             self.inputs.push_back(Input::SinkFailed(failure));
         }

@@ -1,6 +1,6 @@
 //! What JetStream does with publishes that state the sequence they must follow.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,6 +96,8 @@ pub enum Answer {
     Refused,
     /// The stream takes no more.
     Full,
+    /// A message id of a batch is known, or stands in it twice; nothing of it is stored.
+    DuplicateInBatch,
 }
 
 /// The stream and its duplicate window.
@@ -107,7 +109,9 @@ pub struct Broker {
     pub full_until: Duration,
     /// Whether messages leave the stream when they are consumed.
     pub removing: bool,
-    consumed: std::collections::BTreeSet<u64>,
+    /// How many messages it takes as one.
+    pub batch_max: usize,
+    consumed: BTreeSet<u64>,
     created: u64,
     last_sequence: u64,
     window: Duration,
@@ -117,12 +121,13 @@ pub struct Broker {
 impl Broker {
     /// An empty stream.
     #[must_use]
-    pub const fn new(window: Duration, removing: bool) -> Self {
+    pub const fn new(window: Duration, removing: bool, batch_max: usize) -> Self {
         Self {
             messages: Vec::new(),
             full_until: Duration::ZERO,
             removing,
-            consumed: std::collections::BTreeSet::new(),
+            batch_max,
+            consumed: BTreeSet::new(),
             created: 0,
             last_sequence: 0,
             window,
@@ -130,15 +135,20 @@ impl Broker {
         }
     }
 
-    /// Takes a publish. The duplicate window is looked at first.
+    /// Takes a publish, all of it or nothing. The duplicate window is looked at first.
     pub fn publish(&mut self, now: Duration, publish: Publish) -> Answer {
-        let Publish { expected_sequence, expected_id, outgoing, .. } = publish;
-        let id = message_id(&outgoing);
-        if let Some(id) = &id
-            && let Some((at, sequence)) = self.ids.get(id)
-            && now < *at + self.window
+        let Publish { expected_sequence, expected_id, messages, .. } = publish;
+        let ids: Vec<_> = messages.iter().filter_map(|message| message_id(message)).collect();
+        let known =
+            ids.iter().find_map(|id| self.ids.get(id).filter(|(at, _)| now < *at + self.window));
+        if let Some((_, sequence)) = known
+            && messages.len() == 1
         {
             return Answer::Duplicate(*sequence);
+        }
+        let distinct: BTreeSet<_> = ids.iter().collect();
+        if known.is_some() || distinct.len() < ids.len() {
+            return Answer::DuplicateInBatch;
         }
         let last_id = self.messages.last().and_then(|last| match &last.content {
             Content::Event(outgoing) => message_id(outgoing),
@@ -152,9 +162,12 @@ impl Broker {
         if now < self.full_until {
             return Answer::Full;
         }
-        self.append(Content::Event(outgoing));
-        if let Some(id) = id {
-            self.ids.insert(id, (now, self.last_sequence));
+        for message in messages {
+            let id = message_id(&message);
+            self.append(Content::Event(message));
+            if let Some(id) = id {
+                self.ids.insert(id, (now, self.last_sequence));
+            }
         }
         Answer::Stored(self.last_sequence)
     }
@@ -180,7 +193,7 @@ impl Broker {
     /// Whether an event stands in the stream.
     #[must_use]
     pub fn has(&self, event_id: &str) -> bool {
-        self.messages.iter().any(|message| message.event_id() == Some(event_id))
+        self.messages.iter().rev().any(|message| message.event_id() == Some(event_id))
     }
 
     /// Whether events were published once more.
@@ -248,22 +261,24 @@ impl Broker {
             verified: verify.map_or(Occupant::None, occupant),
             removing: self.removing,
             message_bytes_max: 1 << 20,
+            batch_events_max: self.batch_max,
         }
     }
 }
 
-/// A publish under way.
+/// A publish under way: one message, or a batch of them. A batch of which a part is lost is a lost
+/// batch.
 #[derive(Clone, Debug)]
 pub struct Publish {
-    /// Counts the publishes of the session, from 0.
+    /// The last message of it, counted in the session from 0.
     pub index: u64,
     /// The sequence that must be the stream's last.
     pub expected_sequence: u64,
     /// The message id that the stream's last message must have; the first publish of a session
-    /// names none.
+    /// names none, and a batch cannot.
     pub expected_id: Option<String>,
-    /// The message.
-    pub outgoing: Arc<Outgoing>,
+    /// The messages.
+    pub messages: Vec<Arc<Outgoing>>,
 }
 
 fn message_id(outgoing: &Outgoing) -> Option<String> {
@@ -291,16 +306,18 @@ impl Wire {
         Self { base, published: 0, acked: 0, last_id: None, there, back }
     }
 
-    /// The relay publishes.
-    pub fn publish(&mut self, outgoing: Arc<Outgoing>) {
-        let id = message_id(&outgoing);
+    /// The relay publishes one message, or a batch.
+    pub fn publish(&mut self, messages: Vec<Arc<Outgoing>>) {
+        let last_id = messages.last().and_then(|last| message_id(last));
+        let expected_id = std::mem::replace(&mut self.last_id, last_id);
+        let expected_sequence = self.base + self.published;
+        self.published += messages.len() as u64;
         self.there.push_back(Publish {
-            index: self.published,
-            expected_sequence: self.base + self.published,
-            expected_id: std::mem::replace(&mut self.last_id, id),
-            outgoing,
+            index: self.published - 1,
+            expected_sequence,
+            expected_id: expected_id.filter(|_| messages.len() == 1),
+            messages,
         });
-        self.published += 1;
     }
 
     /// The cumulative count that an ack of publish `index` stands for.

@@ -40,11 +40,15 @@ pub enum Bug {
     SlotMoveIgnored,
     /// A server that goes down is not let go.
     ShutdownIgnored,
+    /// The events of a batch are published one by one.
+    BatchTorn,
+    /// A batch does not say which sequence it follows.
+    BatchUnchained,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::ConfirmOnRead,
         Self::ConfirmKeepalives,
         Self::HighWaterTooHigh,
@@ -60,6 +64,8 @@ impl Bug {
         Self::RemovedNotCounted,
         Self::SlotMoveIgnored,
         Self::ShutdownIgnored,
+        Self::BatchTorn,
+        Self::BatchUnchained,
     ];
 
     /// Changes what the core is told, or acts in its place.
@@ -124,15 +130,26 @@ impl Bug {
 
     /// Changes what the core wants done.
     pub(crate) fn bend(self, effects: &mut Vec<Effect>) {
-        if self != Self::ConfirmBeforeRecord {
-            return;
+        match self {
+            Self::ConfirmBeforeRecord => {
+                let early = effects.iter().filter_map(|effect| match effect {
+                    Effect::Store(record) => Some(Effect::Confirm(record.confirmed)),
+                    _ => None,
+                });
+                let early: Vec<_> = early.collect();
+                effects.splice(0..0, early);
+            }
+            Self::BatchTorn => {
+                let torn = effects.drain(..).flat_map(|effect| match effect {
+                    Effect::PublishBatch(messages) => {
+                        messages.into_iter().map(Effect::Publish).collect()
+                    }
+                    other => vec![other],
+                });
+                *effects = torn.collect();
+            }
+            _ => {}
         }
-        let early = effects.iter().filter_map(|effect| match effect {
-            Effect::Store(record) => Some(Effect::Confirm(record.confirmed)),
-            _ => None,
-        });
-        let early: Vec<_> = early.collect();
-        effects.splice(0..0, early);
     }
 
     /// Takes conditions off a publish.
@@ -140,7 +157,7 @@ impl Bug {
         if matches!(self, Self::NoChain | Self::ChainWithoutIds) {
             publish.expected_id = None;
         }
-        if self == Self::NoChain {
+        if self == Self::NoChain || (self == Self::BatchUnchained && publish.messages.len() > 1) {
             publish.expected_sequence = last_sequence;
         }
     }

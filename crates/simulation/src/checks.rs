@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use event::Lsn;
 
-use crate::broker::Broker;
-use crate::database::Database;
+use crate::broker::{Broker, Stored};
+use crate::database::{Database, Row, Transaction};
 
 /// No loss and only committed facts: the stream holds the committed events, all of them, and no
 /// other than those that the database itself has lost since.
@@ -59,6 +59,32 @@ pub fn ordered(database: &Database, broker: &Broker) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Where the stream takes batches, the transaction of its newest event stands in it whole, unless the
+/// relay said that it would not.
+///
+/// # Errors
+/// Names the transaction.
+pub fn at_once(database: &Database, broker: &Broker, split: &BTreeSet<Lsn>) -> Result<(), String> {
+    let newest = broker.messages.last().and_then(Stored::event_id);
+    let of_newest = |transaction: &&Transaction| {
+        transaction.rows.iter().any(|row| Some(row.event_id.as_str()) == newest)
+    };
+    let Some(transaction) = database.transactions.iter().rev().find(of_newest) else {
+        return Ok(());
+    };
+    if broker.batch_max == 0 || split.contains(&transaction.commit_lsn) {
+        return Ok(());
+    }
+    let lacks = |row: &&Row| !broker.has(&row.event_id);
+    match transaction.rows.iter().find(lacks) {
+        None => Ok(()),
+        Some(row) => Err(format!(
+            "the transaction at {} does not appear at once: {} is missing",
+            transaction.commit_lsn, row.event_id
+        )),
+    }
 }
 
 /// A confirmed position covers only events that the stream holds at that moment.

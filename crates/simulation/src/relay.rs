@@ -1,10 +1,12 @@
 //! One relay process: the real core, and what its shell would hold.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use event::Lsn;
 use relay_core::{
-    Core, Effect, FieldSource, Fields, LostRange, Options, Outbox, Record, Route, SubjectTemplate,
+    Core, Effect, FieldSource, Fields, LostRange, Options, Outbox, Outgoing, Record, Route,
+    SubjectTemplate,
 };
 
 use crate::broker::Wire;
@@ -61,6 +63,12 @@ impl Relay {
         self.source_cut |= self.source.take().is_some();
     }
 
+    fn publish(&mut self, messages: Vec<Arc<Outgoing>>) -> Result<(), String> {
+        let wire = self.sink.as_mut().ok_or("a publish without a session")?;
+        wire.publish(messages);
+        Ok(())
+    }
+
     /// Takes over what an effect asks of the shell; gives the LSN that was confirmed.
     pub(crate) fn carry_out(&mut self, effect: Effect) -> Result<Option<Lsn>, String> {
         match effect {
@@ -71,10 +79,8 @@ impl Relay {
                 self.storing = None;
             }
             Effect::OpenSink(query) => self.sink_opening = Some(query.verify),
-            Effect::Publish(outgoing) => match &mut self.sink {
-                Some(wire) => wire.publish(outgoing),
-                None => return Err("a publish without a session".into()),
-            },
+            Effect::Publish(outgoing) => self.publish(vec![outgoing])?,
+            Effect::PublishBatch(messages) => self.publish(messages)?,
             Effect::Confirm(lsn) => return Ok(self.source.is_some().then_some(lsn)),
             Effect::Store(record) => {
                 if self.storing.replace(record).is_some() {
@@ -113,6 +119,7 @@ fn options(seed: u64) -> Options {
             .into_iter()
             .collect(),
         hold_back: HOLD_BACK,
+        atomic_transactions: true,
         in_flight_events_max: 16,
         in_flight_bytes_max: 1 << 20,
         ack_timeout: Duration::from_secs(5),

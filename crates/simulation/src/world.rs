@@ -1,10 +1,13 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fastrand::Rng;
-use relay_core::{Effect, Exit, Failure, FailureClass, Input, Record, SourceStarted};
+use relay_core::{
+    CODE_BATCH_DUPLICATE, CODE_OVERTAKEN, Effect, Exit, Failure, FailureClass, Input, Notice,
+    Record, SourceStarted,
+};
 
-use crate::broker::{Answer, Broker, Wire};
+use crate::broker::{Answer, Broker, Publish, Wire};
 use crate::database::{Database, Walsender};
 use crate::fault::Planned;
 use crate::relay::{HOLD_BACK, Relay};
@@ -50,6 +53,8 @@ pub(crate) struct World {
     pub(crate) zombies: Vec<Wire>,
     /// Records of lost sessions that may still arrive, with their generation.
     pub(crate) late_records: Vec<(u64, Record)>,
+    /// Transactions that a relay said would not appear at once.
+    split: BTreeSet<event::Lsn>,
     pub(crate) silent_until: Duration,
     /// Since when the database server waits for its sessions to go down.
     pub(crate) stopping_since: Option<Duration>,
@@ -75,15 +80,18 @@ impl World {
         let count = if rng.u8(..3) == 0 { 2 } else { 1 };
         let hold_back = if rng.u8(..4) == 0 { Duration::ZERO } else { HOLD_BACK };
         let relays = (0..count).map(|n| Relay::new(n, rng.u64(..), hold_back)).collect();
+        // None at all, fewer than the largest transaction has rows, and enough for all.
+        let batch_max = [0, 0, 3, 1_000][rng.usize(..4)];
         Self {
             settings,
             rng,
             now: Duration::ZERO,
             database: Database::default(),
-            broker: Broker::new(Duration::from_millis(100), removing),
+            broker: Broker::new(Duration::from_millis(100), removing, batch_max),
             relays,
             zombies: Vec::new(),
             late_records: Vec::new(),
+            split: BTreeSet::new(),
             silent_until: Duration::ZERO,
             stopping_since: None,
             tail_lost_at: None,
@@ -147,7 +155,7 @@ impl World {
     fn progress(&mut self) -> Result<(), String> {
         for index in 0..self.relays.len() {
             self.frozen_too_long(index);
-            self.publish_arrives(index);
+            self.publish_arrives(index)?;
             let relay = &self.relays[index];
             if relay.halted.is_some() {
                 self.decide(index)?;
@@ -170,7 +178,7 @@ impl World {
                 _ => self.mends(index)?,
             }
         }
-        self.zombie_arrives();
+        self.zombie_arrives()?;
         self.consume();
         self.shutdown_goes_on()
     }
@@ -249,21 +257,31 @@ impl World {
         Ok(())
     }
 
-    fn publish_arrives(&mut self, index: usize) {
+    fn publish_arrives(&mut self, index: usize) -> Result<(), String> {
         let count = 1 + self.rng.usize(..4);
         if self.now < self.silent_until || self.rng.bool() {
-            return;
+            return Ok(());
         }
-        let Some(wire) = &mut self.relays[index].sink else { return };
         for _ in 0..count {
-            let Some(mut publish) = wire.there.pop_front() else { break };
-            if let Some(bug) = self.settings.bug {
-                bug.loosen(&mut publish, self.broker.last_sequence());
+            let Some(wire) = &mut self.relays[index].sink else { break };
+            let Some(publish) = wire.there.pop_front() else { break };
+            let answer = (publish.index, self.stream_takes(publish)?);
+            if let Some(wire) = &mut self.relays[index].sink {
+                wire.back.push_back(answer);
             }
-            let index = publish.index;
-            let answer = self.broker.publish(self.now, publish);
-            wire.back.push_back((index, answer));
         }
+        Ok(())
+    }
+
+    fn stream_takes(&mut self, mut publish: Publish) -> Result<Answer, String> {
+        if let Some(bug) = self.settings.bug {
+            bug.loosen(&mut publish, self.broker.last_sequence());
+        }
+        let answer = self.broker.publish(self.now, publish);
+        if matches!(answer, Answer::Stored(_)) {
+            checks::at_once(&self.database, &self.broker, &self.split)?;
+        }
+        Ok(answer)
     }
 
     fn answer_arrives(&mut self, index: usize) -> Result<(), String> {
@@ -278,12 +296,15 @@ impl World {
                 let stored = self.broker.position_at(sequence);
                 self.input(index, Input::Duplicate { index: publish, stored })
             }
-            Answer::Refused | Answer::Full => {
-                let code = if answer == Answer::Full { "stream_full" } else { "overtaken" };
-                self.drop_sink(index);
-                self.input(index, Input::SinkFailed(Failure::wait(code, "refused")))
-            }
+            Answer::Refused => self.refused(index, CODE_OVERTAKEN),
+            Answer::Full => self.refused(index, "stream_full"),
+            Answer::DuplicateInBatch => self.refused(index, CODE_BATCH_DUPLICATE),
         }
+    }
+
+    fn refused(&mut self, index: usize, code: &str) -> Result<(), String> {
+        self.drop_sink(index);
+        self.input(index, Input::SinkFailed(Failure::wait(code, "refused")))
     }
 
     fn record_arrives(&mut self, index: usize) -> Result<(), String> {
@@ -299,25 +320,23 @@ impl World {
     }
 
     /// Something of a lost session arrives late, or never.
-    fn zombie_arrives(&mut self) {
+    fn zombie_arrives(&mut self) -> Result<(), String> {
         if let Some((generation, record)) = self.late_records.pop()
             && self.rng.bool()
         {
             self.database.store(generation, record);
         }
-        let Some(wire) = self.zombies.first_mut() else { return };
+        let Some(wire) = self.zombies.first_mut() else { return Ok(()) };
         match wire.there.pop_front() {
-            Some(mut publish) if self.rng.bool() => {
-                if let Some(bug) = self.settings.bug {
-                    bug.loosen(&mut publish, self.broker.last_sequence());
-                }
-                self.broker.publish(self.now, publish);
+            Some(publish) if self.rng.bool() => {
+                self.stream_takes(publish)?;
             }
             Some(_) => {}
             None => {
                 self.zombies.remove(0);
             }
         }
+        Ok(())
     }
 
     fn consume(&mut self) {
@@ -408,11 +427,15 @@ impl World {
                 Effect::OpenSource
                 | Effect::OpenSink { .. }
                 | Effect::Publish(_)
+                | Effect::PublishBatch(_)
                 | Effect::Published { .. }
                 | Effect::Confirm(_)
                 | Effect::Store(_)
-                | Effect::Mend(_)
-                | Effect::Notice(_) => {}
+                | Effect::Mend(_) => {}
+                Effect::Notice(Notice::Split { position, .. }) => {
+                    self.split.insert(position.commit_lsn);
+                }
+                Effect::Notice(_) => {}
             }
             if let Some(lsn) = self.relays[index].carry_out(effect)? {
                 checks::not_ahead(&self.database, &self.broker, lsn)?;

@@ -232,6 +232,11 @@ mod tests {
                 "stream: EVENTS, user: u, token: t",
                 "sink: more than one of user, token",
             ),
+            (
+                "stream: EVENTS",
+                "stream: EVENTS, shared: true, atomic_transactions: true",
+                "sink.atomic_transactions: not together with sink.shared",
+            ),
             ("sink:", "http: {listen: here}\nsink:", "http.listen: `here`: expected an address"),
         ] {
             let error = format!("{:#}", parse(&minimal(from, to)).unwrap_err());

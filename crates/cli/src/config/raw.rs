@@ -183,6 +183,9 @@ pub(crate) struct RawSink {
     /// Whether others write to the stream too. Then one event of a subject and of an aggregate is under way at a time, and what a stream that lost its tail has lost cannot be told.
     #[serde(default)]
     pub(crate) shared: bool,
+    /// Whether a transaction of 2 to 1,000 events appears in the stream at once: all of them or none. Takes a stream with `allow_atomic` (nats-server 2.12 or later; `init` makes it so); on another one, and for larger transactions, the relay says so and publishes event by event. Transactions then wait for each other's acks, so it is slower. Not together with `sink.shared`.
+    #[serde(default)]
+    pub(crate) atomic_transactions: bool,
     /// The user.
     pub(crate) user: Option<String>,
     /// The user's password.

@@ -41,7 +41,7 @@ impl<'a> Validator<'a> {
             );
         }
         let outboxes = self.outboxes(&raw.outbox);
-        let core = self.delivery(&raw.delivery, name, outboxes);
+        let core = self.delivery(&raw.delivery, &raw.sink, name, outboxes);
         let listen = match raw.http.listen.as_str() {
             "none" => None,
             text => self.parsed("http.listen", text, "an address as in 127.0.0.1:9464, or none"),
@@ -96,7 +96,13 @@ impl<'a> Validator<'a> {
         timeout
     }
 
-    fn delivery(&mut self, raw: &RawDelivery, relay: String, outboxes: Vec<Outbox>) -> Options {
+    fn delivery(
+        &mut self,
+        raw: &RawDelivery,
+        raw_sink: &RawSink,
+        relay: String,
+        outboxes: Vec<Outbox>,
+    ) -> Options {
         if !(1..=IN_FLIGHT_EVENTS_MAX).contains(&raw.in_flight_events_max) {
             let found = raw.in_flight_events_max;
             let words = format!("{found}: use 1 to {IN_FLIGHT_EVENTS_MAX}");
@@ -122,6 +128,7 @@ impl<'a> Validator<'a> {
         Options {
             relay,
             outboxes,
+            atomic_transactions: raw_sink.atomic_transactions,
             hold_back: self.duration("delivery.hold_back", &raw.hold_back),
             in_flight_events_max: raw.in_flight_events_max,
             in_flight_bytes_max: bytes,
@@ -182,6 +189,10 @@ impl<'a> Validator<'a> {
                 format!("`{}`: a stream's name has no blank, dot, slash, * or >", raw.stream);
             self.problem("sink.stream", &words);
         }
+        if raw.shared && raw.atomic_transactions {
+            let words = "not together with sink.shared: there each subject is written by itself";
+            self.problem("sink.atomic_transactions", words);
+        }
         SinkOptions {
             servers: address.servers,
             credentials: self.credentials(raw, address.user, address.password),
@@ -191,6 +202,7 @@ impl<'a> Validator<'a> {
             request_timeout: Duration::from_secs(5),
             in_flight_events_max,
             shared: raw.shared,
+            atomic_transactions: raw.atomic_transactions,
         }
     }
 

@@ -1,5 +1,8 @@
 //! A session of the stream's only writer: each message states which sequence and which message id
 //! must be the stream's last, so that the server refuses everything behind one that it did not store.
+//! A batch can state the sequence only, so it is sent when nothing else is in flight.
+
+use std::sync::Arc;
 
 use async_nats::header::{NATS_EXPECTED_LAST_MESSAGE_ID, NATS_EXPECTED_LAST_SEQUENCE};
 use async_nats::{Client, HeaderValue, Message, Subscriber};
@@ -12,6 +15,10 @@ use super::{SinkEvent, position_at};
 use crate::SinkOptions;
 use crate::ack::{self, Answer};
 use crate::options::Connection;
+
+const NATS_BATCH_ID: &str = "Nats-Batch-Id";
+const NATS_BATCH_SEQUENCE: &str = "Nats-Batch-Sequence";
+const NATS_BATCH_COMMIT: &str = "Nats-Batch-Commit";
 
 /// The sending half.
 #[derive(Debug)]
@@ -55,7 +62,36 @@ impl Publisher {
         }
         self.next_sequence += 1;
         self.last_message_id = message.headers.get(headers::MESSAGE_ID).map(str::to_owned);
-        self.wire.send(&self.client, message, self.reply.clone(), headers).await
+        self.wire.send(&self.client, message, Some(&self.reply), headers).await
+    }
+
+    /// The first message of a batch states what it must follow, the last one asks to store it; both
+    /// are answered, the first with nothing if all is well (ADR-50).
+    pub(super) async fn publish_batch(
+        &mut self,
+        messages: &[Arc<Outgoing>],
+    ) -> Result<(), Failure> {
+        let session = self.reply.rsplit('.').next().unwrap_or_default();
+        let id = header_value(&format!("{session}-{}", self.next_sequence))?;
+        for (place, message) in (1..).zip(messages) {
+            let (is_first, is_last) = (place == 1, place == messages.len());
+            let mut headers = self.wire.headers(message)?;
+            headers.append(NATS_BATCH_ID, id.clone());
+            headers.append(NATS_BATCH_SEQUENCE, HeaderValue::from(place));
+            if is_first {
+                let expected = HeaderValue::from(self.next_sequence);
+                headers.append(NATS_EXPECTED_LAST_SEQUENCE, expected);
+            }
+            if is_last {
+                headers.append(NATS_BATCH_COMMIT, HeaderValue::from(1));
+            }
+            let reply = (is_first || is_last).then_some(self.reply.as_str());
+            self.wire.send(&self.client, message, reply, headers).await?;
+        }
+        self.next_sequence += messages.len() as u64;
+        let last = messages.last().and_then(|last| last.headers.get(headers::MESSAGE_ID));
+        self.last_message_id = last.map(str::to_owned);
+        Ok(())
     }
 }
 
@@ -108,6 +144,7 @@ impl Acks {
             }
             Answer::Duplicate { sequence } => Err(Trouble::Duplicate(sequence)),
             Answer::Refused(failure) => Err(Trouble::Failed(failure)),
+            Answer::Staged => Ok(()),
         }
     }
 

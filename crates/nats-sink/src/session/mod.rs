@@ -7,6 +7,8 @@ mod lanes;
 mod shared;
 mod wire;
 
+use std::sync::Arc;
+
 use async_nats::Client;
 use event::Position;
 use relay_core::{Failure, Occupant, Outgoing, SinkOpened, SinkQuery};
@@ -90,6 +92,7 @@ pub async fn open(
         verified,
         removing: info.config.removes() && !end.foreign && !options.shared,
         message_bytes_max: wire.message_bytes_max(),
+        batch_events_max: if options.shared { 0 } else { info.config.batch_max() },
     };
     let relay = relay.to_owned();
     if options.shared {
@@ -120,6 +123,21 @@ impl Publisher {
         match &mut self.0 {
             Sending::Chain(publisher) => publisher.publish(message).await,
             Sending::Shared(publisher) => publisher.publish(message).await,
+        }
+    }
+
+    /// Sends messages as the next ones, all of which are stored or none. Nothing else is in flight,
+    /// and there are no more than [`SinkOpened::batch_events_max`] of them.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub async fn publish_batch(&mut self, messages: &[Arc<Outgoing>]) -> Result<(), Failure> {
+        match &mut self.0 {
+            Sending::Chain(publisher) => publisher.publish_batch(messages).await,
+            Sending::Shared(_) => {
+                let message = "a batch for a stream that others write to";
+                Err(Failure::halt("protocol", message))
+            }
         }
     }
 }

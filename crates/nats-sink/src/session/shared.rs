@@ -153,7 +153,7 @@ impl Session {
         let mut headers = self.parts.wire.headers(message)?;
         headers.append(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(after));
         let reply = format!("{}.{index}", self.parts.inbox);
-        self.parts.wire.send(&self.parts.connection.client, message, reply, headers).await
+        self.parts.wire.send(&self.parts.connection.client, message, Some(&reply), headers).await
     }
 
     async fn take(&mut self, answer: Message) -> Result<(), SinkEvent> {
@@ -172,6 +172,10 @@ impl Session {
                 Err(SinkEvent::Duplicate { index, stored })
             }
             Answer::Refused(failure) => Err(SinkEvent::Failed(failure)),
+            Answer::Staged => {
+                let message = "an answer to a batch that was not sent";
+                Err(SinkEvent::Failed(Failure::wait("protocol", message)))
+            }
         }
     }
 }

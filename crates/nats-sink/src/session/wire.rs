@@ -17,7 +17,7 @@ pub(super) struct Wire {
 
 /// Bytes that a session's own headers add to a message, but for the stream's name and the message id
 /// that they hold.
-const SESSION_HEADERS_BYTES: usize = 128;
+const SESSION_HEADERS_BYTES: usize = 192;
 
 impl Wire {
     pub(super) fn new(options: &SinkOptions, client: &Client, max_msg_size: i64) -> Self {
@@ -60,12 +60,19 @@ impl Wire {
         &self,
         client: &Client,
         message: &Outgoing,
-        reply: impl Into<Subject>,
+        reply: Option<&str>,
         headers: HeaderMap,
     ) -> Result<(), Failure> {
         let subject = message.subject.as_str().to_owned();
         let body = message.body.clone();
-        let sent = client.publish_with_reply_and_headers(subject, reply.into(), headers, body);
+        let sent = async {
+            match reply.map(Subject::from) {
+                Some(reply) => {
+                    client.publish_with_reply_and_headers(subject, reply, headers, body).await
+                }
+                None => client.publish_with_headers(subject, headers, body).await,
+            }
+        };
         match tokio::time::timeout(self.send_timeout, sent).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Failure::wait("connection_lost", format!("publish: {error}"))),

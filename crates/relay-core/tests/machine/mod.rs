@@ -153,6 +153,7 @@ pub(crate) fn options() -> Options {
     Options {
         relay: "shop".into(),
         outboxes: vec![outbox],
+        atomic_transactions: false,
         hold_back: Duration::ZERO,
         in_flight_events_max: 3,
         in_flight_bytes_max: 1 << 20,
@@ -204,6 +205,7 @@ pub(crate) fn opened(end: Option<Position>, last_sequence: u64) -> SinkOpened {
         verified: Occupant::None,
         removing: false,
         message_bytes_max: 2_000,
+        batch_events_max: 0,
     }
 }
 
@@ -218,6 +220,10 @@ pub(crate) fn names(effects: &[Effect]) -> Vec<String> {
         .map(|effect| match effect {
             Effect::Publish(message) => {
                 format!("publish {}", message.headers.get(headers::EVENT_ID).unwrap())
+            }
+            Effect::PublishBatch(messages) => {
+                let ids = messages.iter().map(|m| m.headers.get(headers::EVENT_ID).unwrap());
+                format!("batch {}", ids.collect::<Vec<_>>().join(" "))
             }
             Effect::Confirm(lsn) => format!("confirm {lsn}"),
             Effect::Notice(notice) => {
