@@ -54,6 +54,7 @@ pub const TABLE: &[Row] = &[
     wait(10_175, CODE_BATCH_UNSUPPORTED, ""),
     wait(10_176, CODE_BATCH_INCOMPLETE, ""),
     wait(10_177, CODE_BATCH_UNSUPPORTED, ""),
+    wait(10_179, CODE_BATCH_UNSUPPORTED, ""),
     wait(10_199, CODE_BATCH_TOO_LARGE, "raise jetstream.limits.batch.max_msgs of the server"),
     wait(10_201, CODE_BATCH_DUPLICATE, ""),
 ];

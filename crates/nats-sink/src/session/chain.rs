@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use async_nats::header::{NATS_EXPECTED_LAST_MESSAGE_ID, NATS_EXPECTED_LAST_SEQUENCE};
+use async_nats::header::{
+    NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL, NATS_BATCH_ID, NATS_BATCH_SEQUENCE,
+    NATS_EXPECTED_LAST_MESSAGE_ID, NATS_EXPECTED_LAST_SEQUENCE,
+};
 use async_nats::{Client, HeaderValue, Message, Subscriber};
 use event::headers;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -15,10 +18,6 @@ use super::{SinkEvent, position_at};
 use crate::SinkOptions;
 use crate::ack::{self, Answer};
 use crate::options::Connection;
-
-const NATS_BATCH_ID: &str = "Nats-Batch-Id";
-const NATS_BATCH_SEQUENCE: &str = "Nats-Batch-Sequence";
-const NATS_BATCH_COMMIT: &str = "Nats-Batch-Commit";
 
 /// The sending half.
 #[derive(Debug)]
@@ -83,7 +82,7 @@ impl Publisher {
                 headers.append(NATS_EXPECTED_LAST_SEQUENCE, expected);
             }
             if is_last {
-                headers.append(NATS_BATCH_COMMIT, HeaderValue::from(1));
+                headers.append(NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL);
             }
             let reply = (is_first || is_last).then_some(self.reply.as_str());
             self.wire.send(&self.client, message, reply, headers).await?;
