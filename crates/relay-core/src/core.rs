@@ -296,7 +296,7 @@ impl Core {
     fn publish(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         if self.sink.is_open() && self.recovered && self.may_publish() {
             let open = self.transaction.as_ref().map(|transaction| transaction.commit_lsn);
-            self.pipeline.send(now, open, effects);
+            self.stats.split_transactions += self.pipeline.send(now, open, effects);
         }
     }
 

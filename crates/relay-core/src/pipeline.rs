@@ -62,16 +62,23 @@ impl Pipeline {
     }
 
     /// Publishes what may go now in this session. The end of the transaction `open` has not been
-    /// read.
-    pub(crate) fn send(&mut self, now: Duration, open: Option<Lsn>, effects: &mut Vec<Effect>) {
+    /// read. Gives how many transactions it split.
+    pub(crate) fn send(
+        &mut self,
+        now: Duration,
+        open: Option<Lsn>,
+        effects: &mut Vec<Effect>,
+    ) -> u64 {
+        let mut split = 0;
         while let Some((position, unit)) = self.next_unit(open) {
             if self.sent == 0 {
                 self.progress_at = now;
             }
             let events = match unit {
-                Unit::Nothing => return,
+                Unit::Nothing => break,
                 Unit::One => 1,
                 Unit::Split(reason) => {
+                    split += 1;
                     effects.push(Effect::Notice(Notice::Split { position, reason }));
                     1
                 }
@@ -86,6 +93,7 @@ impl Pipeline {
             effects.push(effect);
             self.sent += events;
         }
+        split
     }
 
     /// What may go next, and where it begins.

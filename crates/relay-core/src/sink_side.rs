@@ -141,6 +141,7 @@ impl Core {
             _ => return,
         };
         if let Some((position, reason)) = self.pipeline.batch_refused(why) {
+            self.stats.split_transactions += 1;
             effects.push(Effect::Notice(Notice::Split { position, reason }));
         }
     }

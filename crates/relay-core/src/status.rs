@@ -75,6 +75,9 @@ pub struct Stats {
     pub dropped_by_rule: u64,
     /// Rows refused by the server as repeating the message id of another row.
     pub duplicate_ids: u64,
+    /// Transactions that were published event by event although they were to appear at once, while
+    /// the stream took batches.
+    pub split_transactions: u64,
     /// Rows of tables that the configuration does not name.
     pub foreign_rows: u64,
     /// Updates seen; never published.

@@ -92,6 +92,7 @@ fn a_transaction_that_cannot_be_one_batch_leaves_event_by_event_and_says_so() {
     );
     let Effect::Notice(Notice::Split { position, reason }) = &effects[0] else { panic!() };
     assert_eq!((*position, *reason), (at(0x20, 0), SplitReason::TooManyEvents));
+    assert_eq!(machine.core.stats().split_transactions, 1);
     commit(&mut machine, 0x20);
     machine.acked(6);
     assert_eq!(names(&machine.transaction(0x30, &[row("6"), row("7")])), ["batch 6 7"]);
@@ -119,6 +120,7 @@ fn a_refused_batch_is_tried_again_or_split() {
     assert_eq!(names(&machine.transaction(0x20, &[row("3"), row("4")])), ["batch 3 4"]);
     let effects = retry_behind(&mut machine, Some(at(0x10, 1)), "batch_duplicate");
     assert_eq!(effects, ["Split", "Retrying", "SinkOpened", "publish 3"]);
+    assert_eq!(machine.core.stats().split_transactions, 2);
     // Alone, it shows which of the two the stream has.
     let effects = machine.give(Input::Duplicate { index: 0, stored: Some(at(0x10, 0)) });
     assert_eq!(names(&effects), ["DuplicateId", "CloseSink", "Retrying"]);

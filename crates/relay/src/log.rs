@@ -41,15 +41,19 @@ pub(crate) fn notice(notice: &Notice) {
         ),
         Notice::Split { position, reason } => {
             let reason = match reason {
-                SplitReason::TooManyEvents => "more events than the stream takes as one batch",
-                SplitReason::NoRoom => "more than may be in flight",
-                SplitReason::DuplicateId => "the stream has one of its message ids already",
-                SplitReason::Refused => "the stream refused it as a batch",
+                SplitReason::TooManyEvents => "more events than the server takes as one batch",
+                SplitReason::NoRoom => {
+                    "more than may be in flight: raise delivery.in_flight_events_max or in_flight_bytes_max"
+                }
+                SplitReason::DuplicateId => {
+                    "the stream has one of its message ids already: each row needs an event id of its own"
+                }
+                SplitReason::Refused => "the stream refused it as a batch again and again",
             };
             warn!(%position, reason, "a transaction appears event by event, not at once");
         }
         Notice::NoBatches => warn!(
-            "the stream takes no atomic batches: transactions appear event by event, not at once"
+            "the stream takes no atomic batches: transactions appear event by event, not at once; set allow_atomic on the stream (nats-server 2.12 or later; see outbox-relay check) and restart the relay, or leave sink.atomic_transactions out"
         ),
         Notice::Draining { in_flight } => info!(in_flight, "stopping: waiting for acks"),
     }

@@ -93,6 +93,13 @@ pub const METRICS: &[Metric] = &[
         "Rows that repeat the event id of another row; JetStream refused them.",
     ),
     metric(
+        "outbox_relay_split_transactions_total",
+        Kind::Counter,
+        Unit::Count,
+        "",
+        "Transactions published event by event although `sink.atomic_transactions` is set and the stream takes batches; the log says why.",
+    ),
+    metric(
         "outbox_relay_skipped_total",
         Kind::Counter,
         Unit::Count,
@@ -209,6 +216,7 @@ fn export_counts(stats: &Stats) {
     counter!("outbox_relay_published_total").absolute(stats.published);
     counter!("outbox_relay_already_in_stream_total").absolute(stats.already_in_stream);
     counter!("outbox_relay_duplicate_ids_total").absolute(stats.duplicate_ids);
+    counter!("outbox_relay_split_transactions_total").absolute(stats.split_transactions);
     counter!("outbox_relay_transactions_total").absolute(stats.transactions);
     for (reason, count) in [
         ("rule", stats.dropped_by_rule),

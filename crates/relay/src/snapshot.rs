@@ -138,6 +138,7 @@ impl Snapshot {
                 "published": stats.published,
                 "already_in_stream": stats.already_in_stream,
                 "duplicate_ids": stats.duplicate_ids,
+                "split_transactions": stats.split_transactions,
                 "dropped_by_rule": stats.dropped_by_rule,
                 "foreign_rows": stats.foreign_rows,
                 "updates": stats.updates,
