@@ -98,6 +98,8 @@ pub enum Answer {
     Full,
     /// A message id of a batch is known, or stands in it twice; nothing of it is stored.
     DuplicateInBatch,
+    /// A part of a batch did not arrive.
+    Incomplete,
 }
 
 /// The stream and its duplicate window.

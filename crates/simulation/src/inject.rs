@@ -5,6 +5,7 @@ use std::time::Duration;
 use relay_core::{Failure, Input};
 
 use crate::Fault;
+use crate::broker::Answer;
 use crate::relay::HOLD_BACK;
 use crate::world::World;
 
@@ -40,8 +41,13 @@ impl World {
                 }
             }
             Fault::PublishLost => {
-                if let Some(wire) = &mut self.relays[index].sink {
-                    wire.there.pop_front();
+                if let Some(wire) = &mut self.relays[index].sink
+                    && let Some(lost) = wire.there.pop_front()
+                    && lost.messages.len() > 1
+                    && self.rng.bool()
+                {
+                    // One message of the batch, and not the one that asks to store it.
+                    wire.back.push_back((lost.index, Answer::Incomplete));
                 }
             }
             Fault::BrokerSilent => {

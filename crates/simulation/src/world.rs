@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use relay_core::{
-    CODE_BATCH_DUPLICATE, CODE_OVERTAKEN, Effect, Exit, Failure, FailureClass, Input, Notice,
-    Record, SourceStarted,
+    CODE_BATCH_DUPLICATE, CODE_BATCH_INCOMPLETE, CODE_OVERTAKEN, Effect, Exit, Failure,
+    FailureClass, Input, Notice, Record, SourceStarted,
 };
 
 use crate::broker::{Answer, Broker, Publish, Wire};
@@ -298,6 +298,7 @@ impl World {
             }
             Answer::Refused => self.refused(index, CODE_OVERTAKEN),
             Answer::Full => self.refused(index, "stream_full"),
+            Answer::Incomplete => self.refused(index, CODE_BATCH_INCOMPLETE),
             Answer::DuplicateInBatch => self.refused(index, CODE_BATCH_DUPLICATE),
         }
     }
