@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use event::{Position, headers};
@@ -13,8 +15,10 @@ use crate::no_loss::PATIENCE;
 
 const NO_BATCHES: &str = "the stream takes no atomic batches";
 const BY_EVENT: &str = "a transaction appears event by event";
-/// In a test that kills the relay as often.
-const BROKER_KILLS: usize = 4;
+/// How often the relay is killed, and then the broker.
+const KILLS: usize = 4;
+/// So much rests a writer between two transactions.
+const PACE: Duration = Duration::from_millis(10);
 
 struct Atomic {
     world: World,
@@ -43,6 +47,17 @@ impl Atomic {
         let relay = self.world.relay_with(&self.config).unwrap();
         relay.ready(PATIENCE).await.unwrap();
         relay
+    }
+
+    /// Waits until the stream has some ten transactions of seven more.
+    async fn more(&self) {
+        let nats = self.world.nats.client().await.unwrap();
+        let before = count(&nats, "OUTBOX").await.unwrap();
+        wait_until(PATIENCE, "more messages", || async {
+            (count(&nats, "OUTBOX").await.ok()? > before + 70).then_some(())
+        })
+        .await
+        .unwrap();
     }
 }
 
@@ -99,6 +114,9 @@ async fn a_transaction_is_in_the_stream_whole_or_not_at_all() {
     let log = relay.program.log();
     assert_eq!(log.contains(NO_BATCHES), !atomic.capable, "{log}");
     assert_eq!(log.matches(BY_EVENT).count(), usize::from(atomic.capable), "{log}");
+    let status = relay.get("/status").await.unwrap().body;
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["counts"]["split_transactions"], u64::from(atomic.capable), "{status}");
     for (events, batches) in batches(&stored).into_values() {
         let whole = atomic.capable && (2..=1_000).contains(&events);
         assert_eq!(batches.len(), 1, "{events} events");
@@ -110,48 +128,59 @@ async fn a_transaction_is_in_the_stream_whole_or_not_at_all() {
 async fn kills_in_the_middle_tear_no_transaction() {
     let mut atomic = Atomic::start(|table| table).await;
     let writer = atomic.world.postgres.connect().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
     let writing = tokio::spawn(async move {
         let mut ids = Vec::new();
-        for transaction in 0..1_500_i64 {
+        for transaction in 0.. {
+            if stopped.load(Ordering::SeqCst) {
+                break;
+            }
             let aggregate = (transaction % 3).to_string();
             let version = transaction / 3 * 7;
             ids.extend(commit(&writer, &aggregate, version..version + 7).await);
+            tokio::time::sleep(PACE).await;
         }
         ids
     });
     let mut relay = atomic.relay().await;
-    for kill in 0..2 * BROKER_KILLS {
-        let nats = atomic.world.nats.client().await.unwrap();
-        let before = count(&nats, "OUTBOX").await.unwrap();
-        wait_until(PATIENCE, "more messages", || async {
-            let now = count(&nats, "OUTBOX").await.ok()?;
-            (now > before + 70 || writing.is_finished()).then_some(())
-        })
-        .await
-        .unwrap();
-        if kill % 2 == 0 {
-            relay.program.kill();
-            relay = atomic.relay().await;
-        } else {
-            atomic.world.nats.kill();
-            atomic.world.nats.start_again().await.unwrap();
-            relay.ready(PATIENCE).await.unwrap();
-        }
+    for _ in 0..KILLS {
+        atomic.more().await;
+        relay.program.kill();
+        relay = atomic.relay().await;
     }
+    atomic.more().await;
+    if atomic.capable {
+        let mut transactions = batches(&atomic.world.stream().await.unwrap());
+        transactions.pop_last();
+        assert_eq!(torn(transactions), 0);
+    }
+    for _ in 0..KILLS {
+        atomic.more().await;
+        atomic.world.nats.kill();
+        atomic.world.nats.start_again().await.unwrap();
+        relay.ready(PATIENCE).await.unwrap();
+    }
+    stop.store(true, Ordering::SeqCst);
     let ids = writing.await.unwrap();
     let stored = atomic.world.messages(ids.len(), PATIENCE).await.unwrap();
     assert_exact(&ids, &stored);
     if atomic.capable {
         let transactions = batches(&stored);
-        assert_eq!(transactions.len(), 1_500);
-        let torn = transactions.into_values().filter(|(events, batches)| {
-            assert_eq!(*events, 7);
-            batches.len() > 1 || batches[0].is_empty()
-        });
-        // A relay that dies tears none; a broker stores event after event, and may die between two.
-        let torn = torn.count();
-        assert!(torn <= BROKER_KILLS, "{torn} transactions are torn");
+        assert_eq!(transactions.len() * 7, ids.len());
+        // A broker stores event after event, and may die between two.
+        let torn = torn(transactions);
+        assert!(torn <= KILLS, "{torn} transactions are torn");
     }
+}
+
+/// How many transactions of seven did not come as one.
+fn torn(transactions: BTreeMap<u64, (usize, Vec<String>)>) -> usize {
+    let torn = transactions.into_values().filter(|(events, batches)| {
+        assert_eq!(*events, 7, "{batches:?}");
+        batches.len() > 1 || batches[0].is_empty()
+    });
+    torn.count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +199,7 @@ async fn an_event_id_that_comes_twice_is_named_and_holds_nothing_up() {
     let rows = writer.query(&sql, &[]).await.unwrap();
     ids.extend(rows.iter().map(|row| row.get::<_, String>(0)).filter(|id| *id != twice));
     ids.extend(commit(&writer, "c", 1..3).await);
-    let stored = atomic.world.messages(6, Duration::from_secs(60)).await.unwrap();
+    let stored = atomic.world.messages(6, PATIENCE).await.unwrap();
     assert_exact(&ids, &stored);
     relay.program.wait_for_log(PATIENCE, "two rows have one event id").await.unwrap();
     if atomic.capable {
