@@ -31,7 +31,7 @@ pub(super) async fn cluster() -> Result<Vec<Nats>> {
 }
 
 /// Makes the stream, as far as possible in replicas.
-pub(super) async fn make_stream(nats: &Nats, replicas: usize) -> Result<()> {
+pub(super) async fn make_stream(nats: &Nats, replicas: usize, atomic: bool) -> Result<()> {
     let context = jetstream::new(nats.client().await?);
     let config = Config {
         name: STREAM.to_owned(),
@@ -40,6 +40,7 @@ pub(super) async fn make_stream(nats: &Nats, replicas: usize) -> Result<()> {
         discard: DiscardPolicy::New,
         num_replicas: replicas,
         duplicate_window: DUPLICATE_WINDOW,
+        allow_atomic_publish: atomic,
         ..Config::default()
     };
     // A young cluster has servers that do not know of each other yet.

@@ -45,6 +45,10 @@ pub(crate) struct Options {
     /// Somebody else writes to the stream as well.
     #[arg(long, conflicts_with = "cluster")]
     shared: bool,
+    /// Transactions are to appear in the stream at once; those that did not are counted as torn,
+    /// which a broker that dies or loses its tail may bring about.
+    #[arg(long, conflicts_with = "shared")]
+    atomic: bool,
     /// Run the seeds that have failed once first, each for an equal share of the time.
     #[arg(long)]
     kept_seeds: bool,
@@ -99,9 +103,10 @@ async fn run(seconds: u64, seed: u64, options: &Options) -> Result<Report> {
         Scene::Single { losing: true } => "one broker that loses its tail, hold_back 60s",
         Scene::Single { losing: false } => "one broker, hold_back 0s",
     };
-    let words = format!("{words}, {relays} relay(s)");
+    let atomic = if options.atomic { ", atomic transactions" } else { "" };
+    let words = format!("{words}{atomic}, {relays} relay(s)");
     eprintln!("chaos: seed {seed}, {seconds} s, {words}");
-    let mut stage = prepare(scene, relays, &mut rng).await?;
+    let mut stage = prepare(scene, options.atomic, relays, &mut rng).await?;
     stage.start_relays()?;
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..WRITERS)
@@ -129,6 +134,7 @@ async fn run(seconds: u64, seed: u64, options: &Options) -> Result<Report> {
         writer.await?;
     }
     let mut report = Report { seed, scene: words, seconds, ..Report::default() };
+    report.torn = options.atomic.then_some(0);
     conclude(&mut stage, samples, &mut report).await?;
     if !report.is_clean() {
         keep_logs(&stage, seed)?;
@@ -136,7 +142,12 @@ async fn run(seconds: u64, seed: u64, options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-async fn prepare(scene: Scene, relays: usize, rng: &mut fastrand::Rng) -> Result<Stage> {
+async fn prepare(
+    scene: Scene,
+    atomic: bool,
+    relays: usize,
+    rng: &mut fastrand::Rng,
+) -> Result<Stage> {
     let hold_back = if scene == (Scene::Single { losing: true }) { "60s" } else { "0s" };
     let options = WorldOptions {
         postgres: vec![("wal_sender_timeout", HOLDER_TIMEOUT)],
@@ -148,8 +159,8 @@ async fn prepare(scene: Scene, relays: usize, rng: &mut fastrand::Rng) -> Result
     let world = World::start(options).await?;
     let cluster = if scene == Scene::Cluster { broker::cluster().await? } else { Vec::new() };
     match cluster.first() {
-        Some(node) => broker::make_stream(node, cluster.len()).await?,
-        None => broker::make_stream(&world.nats, 1).await?,
+        Some(node) => broker::make_stream(node, cluster.len(), atomic).await?,
+        None => broker::make_stream(&world.nats, 1, atomic).await?,
     }
     let urls: Vec<_> = cluster.iter().map(testkit::Nats::url).collect();
     let single = world.proxies.as_ref().context("proxies")?.nats.port();
@@ -158,7 +169,12 @@ async fn prepare(scene: Scene, relays: usize, rng: &mut fastrand::Rng) -> Result
         Scene::Shared => text.replace("stream: OUTBOX", "stream: OUTBOX, shared: true"),
         Scene::Cluster => text.replace(&format!("nats://127.0.0.1:{single}"), &urls.join(",")),
     };
-    let configs = (0..relays).map(|_| world.config(own)).collect::<Result<Vec<_>>>()?;
+    let batches = |text: String| match atomic {
+        true => text.replace("stream: OUTBOX", "stream: OUTBOX, atomic_transactions: true"),
+        false => text,
+    };
+    let configs =
+        (0..relays).map(|_| world.config(|text| batches(own(text)))).collect::<Result<Vec<_>>>()?;
     let init = world.command(&configs[0], &["init"])?;
     anyhow::ensure!(init.status.success(), "init: {}", String::from_utf8_lossy(&init.stderr));
     Ok(Stage::new(world, cluster, configs, scene, rng.u64(..)))

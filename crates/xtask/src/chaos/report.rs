@@ -25,6 +25,8 @@ pub(super) struct Report {
     pub(super) doubled: usize,
     pub(super) out_of_order: usize,
     pub(super) confirmed_ahead_violations: usize,
+    /// Transactions that did not come as one, where they are to.
+    pub(super) torn: Option<usize>,
     /// Relays that ended by themselves.
     pub(super) halts: Vec<String>,
     pub(super) faults: BTreeMap<&'static str, u64>,
@@ -47,6 +49,7 @@ impl Report {
         self.out_of_order = tally.out_of_order;
         self.samples = samples.len();
         self.confirmed_ahead_violations = confirmed_ahead(stored, samples);
+        self.torn = self.torn.map(|_| torn(stored));
         self.findings = findings(committed, stored);
     }
 
@@ -67,6 +70,7 @@ impl Report {
             "doubled": self.doubled,
             "out_of_order": self.out_of_order,
             "confirmed_ahead_violations": self.confirmed_ahead_violations,
+            "torn": self.torn,
             "halts": self.halts,
             "faults": self.faults,
             "faults_injected": self.faults.values().sum::<u64>(),
@@ -88,6 +92,9 @@ impl fmt::Display for Report {
         writeln!(f, "doubled                     {}", self.doubled)?;
         writeln!(f, "out_of_order                {}", self.out_of_order)?;
         writeln!(f, "confirmed_ahead_violations  {}", self.confirmed_ahead_violations)?;
+        if let Some(torn) = self.torn {
+            writeln!(f, "torn                        {torn}")?;
+        }
         writeln!(f, "takeovers                   {}", self.takeovers)?;
         writeln!(f, "quiet after                 {:.1} s", self.quiet_after_seconds)?;
         writeln!(f, "faults injected             {}", self.faults.values().sum::<u64>())?;
@@ -118,6 +125,22 @@ fn confirmed_ahead(stored: &[Stored], samples: &[Sample]) -> usize {
         suffixes.get(next).is_some_and(|(_, lowest)| *lowest < sample.confirmed)
     };
     samples.iter().filter(ahead).count()
+}
+
+/// How many transactions of several events came in no batch, or in several.
+fn torn(stored: &[Stored]) -> usize {
+    let mut transactions: HashMap<Lsn, (usize, HashSet<&str>)> = HashMap::new();
+    for message in stored {
+        if let Ok(position) = message.header(headers::POSITION).parse::<Position>() {
+            let (events, batches) = transactions.entry(position.commit_lsn).or_default();
+            *events += 1;
+            batches.insert(message.header("Nats-Batch-Id"));
+        }
+    }
+    let torn = |(events, batches): &&(usize, HashSet<&str>)| {
+        *events > 1 && (batches.len() > 1 || batches.contains(""))
+    };
+    transactions.values().filter(torn).count()
 }
 
 fn findings(committed: &[String], stored: &[Stored]) -> Vec<String> {
@@ -170,6 +193,25 @@ mod tests {
         assert_eq!(confirmed_ahead(&stream, &[sample(0x11, 1), sample(0x21, 3)]), 0);
         assert_eq!(confirmed_ahead(&stream, &[sample(0x21, 2)]), 1, "half a transaction");
         assert_eq!(confirmed_ahead(&stream, &[sample(0x11, 0), sample(0x21, 1)]), 2);
+    }
+
+    #[test]
+    fn a_transaction_in_two_batches_or_in_none_is_torn() {
+        let batched = |sequence, position: &str, batch: &str| {
+            let mut stored = stored(sequence, position);
+            stored.headers.insert("Nats-Batch-Id".to_owned(), batch.to_owned());
+            stored
+        };
+        let stream = [
+            stored(1, "0/10:0"),
+            batched(2, "0/20:0", "a"),
+            batched(3, "0/20:1", "a"),
+            batched(4, "0/30:0", "b"),
+            batched(5, "0/30:1", "c"),
+            stored(6, "0/40:0"),
+            stored(7, "0/40:1"),
+        ];
+        assert_eq!(torn(&stream), 2);
     }
 
     #[test]
