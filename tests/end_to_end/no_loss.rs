@@ -74,3 +74,27 @@ async fn a_kill_with_a_thousand_rows_in_flight_loses_and_doubles_nothing() {
     let tally = tally(&ids, &stored);
     assert_eq!((tally.in_stream, tally.lost, tally.doubled, tally.out_of_order), (1_000, 0, 0, 0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn confirmations_go_on_while_events_come_without_pause() {
+    let world = World::start(WorldOptions::default()).await.unwrap();
+    let _relay = world.relay().await.unwrap();
+    let writer = world.postgres.connect().await.unwrap();
+    let insert = "INSERT INTO outbox (id, aggregate_type, aggregate_id, version, event_type, payload) \
+         VALUES (gen_random_uuid(), 'order', 'busy', 1, 'Changed', '{}')";
+    let writing = tokio::spawn(async move {
+        loop {
+            writer.execute(insert, &[]).await.unwrap();
+        }
+    });
+    for _ in 0..3 {
+        let end = world.wal_end().await.unwrap();
+        wait_until(PATIENCE, "the slot moves on", || async {
+            (world.confirmed().await.ok()? >= end).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+    assert!(!writing.is_finished());
+    writing.abort();
+}

@@ -13,6 +13,9 @@ pub struct Options {
     pub atomic_transactions: bool,
     /// How long the slot's confirmed position stays behind JetStream's acks.
     pub hold_back: Duration,
+    /// How often at most a position is put on record so that it can be confirmed: each time is a
+    /// write in the source database. A stop does not wait for it.
+    pub confirm_interval: Duration,
     /// The most events in memory that JetStream has not acknowledged. At least 1.
     pub in_flight_events_max: usize,
     /// The most bytes (headers and body) in memory that JetStream has not acknowledged. One larger

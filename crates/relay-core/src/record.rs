@@ -82,17 +82,33 @@ pub(crate) struct RecordKeeper {
     mend: Option<LostRange>,
     /// Due, and not confirmed before the record says so.
     confirming: Option<Lsn>,
+    /// Confirmed, or the slot's position when the session took it.
+    confirmed: Lsn,
     confirming_events: bool,
 }
 
 impl RecordKeeper {
     /// A new session has read the record anew; what was under way is forgotten.
-    fn restart(&mut self, durable: Option<Record>) {
+    fn restart(&mut self, durable: Option<Record>, slot_position: Lsn) {
         self.mend = None;
         self.durable = durable;
         self.accepted = true;
         self.storing = None;
         self.confirming = None;
+        self.confirmed = slot_position;
+    }
+
+    /// What is due and on record. While more becomes due all the time, the record is behind it, and
+    /// what the record covers is confirmed all the same.
+    fn confirmable(&mut self) -> Option<Lsn> {
+        let due = self.confirming?;
+        let lsn = due.min(self.durable.as_ref()?.confirmed);
+        if lsn == due {
+            self.confirming = None;
+        }
+        let newly = lsn > self.confirmed;
+        self.confirmed = self.confirmed.max(lsn);
+        newly.then_some(lsn)
     }
 
     fn covers(&self, lsn: Lsn) -> bool {
@@ -124,7 +140,7 @@ impl Core {
                 self.released = self.released.max(record.released);
             }
         }
-        self.keeper.restart(record);
+        self.keeper.restart(record, self.slot_position);
         Ok(())
     }
 
@@ -164,14 +180,14 @@ impl Core {
             self.keeper.confirming_events = self.ledger.confirmed_event() > self.released;
         }
         let may_confirm = self.sink.is_open() || !self.keeper.confirming_events;
-        if let Some(lsn) = self.keeper.confirming.filter(|l| may_confirm && self.keeper.covers(*l))
-        {
-            self.keeper.confirming = None;
+        if may_confirm && let Some(lsn) = self.keeper.confirmable() {
             effects.push(Effect::Confirm(lsn));
         }
         let follows = self.record_lags() && now >= self.keeper.stored_at + STORE_EVERY;
-        let must = self.keeper.confirming.is_some() || !self.may_publish();
-        if (must || follows || self.is_ending()) && self.keeper.storing.is_none() {
+        let confirms = self.confirm_waits() && now >= self.confirm_store_at();
+        if (!self.may_publish() || confirms || follows || self.is_ending())
+            && self.keeper.storing.is_none()
+        {
             self.store(now, effects);
         }
     }
@@ -203,10 +219,24 @@ impl Core {
             && (self.sink.is_open() || !self.ledger.holds_events())
     }
 
-    /// When the record is next to be written for no other reason than that it lags.
+    /// When the record is next to be written because it lags, or for a position to be confirmed.
     pub(crate) fn record_due(&self) -> Option<Duration> {
-        let lags = self.source.is_open() && self.keeper.storing.is_none() && self.record_lags();
-        lags.then_some(self.keeper.stored_at + STORE_EVERY)
+        if !self.source.is_open() || self.keeper.storing.is_some() {
+            return None;
+        }
+        let follows = self.record_lags().then_some(self.keeper.stored_at + STORE_EVERY);
+        let confirms = self.confirm_waits().then(|| self.confirm_store_at());
+        follows.into_iter().chain(confirms).min()
+    }
+
+    /// Whether a position waits for the record to cover it.
+    fn confirm_waits(&self) -> bool {
+        let known = self.recovered && self.keeper.accepted;
+        known && self.keeper.confirming.is_some_and(|lsn| !self.keeper.covers(lsn))
+    }
+
+    fn confirm_store_at(&self) -> Duration {
+        self.keeper.stored_at + self.options.confirm_interval
     }
 
     pub(crate) fn record_lags(&self) -> bool {

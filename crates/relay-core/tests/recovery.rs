@@ -41,6 +41,41 @@ fn nothing_is_published_or_confirmed_before_it_is_on_record() {
 }
 
 #[test]
+fn what_is_on_record_is_confirmed_while_more_becomes_due() {
+    let mut machine = Machine::streaming(|_| ());
+    machine.record_hangs = true;
+    for n in 1..=3 {
+        machine.transaction(n * 0x10, &[row("1")]);
+    }
+    assert_eq!(names(&machine.acked(1)), ["published", "publish 1", "publish 1"]);
+    assert_eq!(names(&machine.acked(2)), ["published"]);
+    assert_eq!(names(&machine.give(Input::RecordStored)), ["confirm 0/18"]);
+    assert_eq!(names(&machine.acked(3)), ["published"]);
+    assert_eq!(names(&machine.give(Input::RecordStored)), ["confirm 0/28"]);
+    assert_eq!(names(&machine.give(Input::RecordStored)), ["confirm 0/38"]);
+}
+
+#[test]
+fn positions_are_put_on_record_once_an_interval_and_at_a_stop() {
+    let mut machine = Machine::streaming(|options| options.confirm_interval = SECOND);
+    machine.now = SECOND;
+    machine.transaction(0x10, &[row("1")]);
+    assert_eq!(names(&machine.acked(1)), ["published", "confirm 0/18"]);
+    for n in 2..=5 {
+        machine.now += SECOND / 10;
+        machine.transaction(n * 0x10, &[row("1")]);
+        assert_eq!(names(&machine.acked(n)), ["published"]);
+    }
+    let (at, _) = machine.core.poll_timeout().unwrap();
+    assert_eq!(at, 2 * SECOND);
+    assert_eq!(names(&machine.deadline()), ["confirm 0/58"]);
+    assert!(machine.core.poll_timeout().is_none());
+    machine.transaction(0x60, &[row("1")]);
+    assert_eq!(names(&machine.acked(6)), ["published"]);
+    assert_eq!(names(&machine.give(Input::Stop)), ["confirm 0/68", "exit"]);
+}
+
+#[test]
 fn nothing_is_let_go_of_while_the_streams_end_cannot_be_looked_at() {
     let mut machine = acknowledged(60);
     machine.give(sink_failed("connection_lost"));

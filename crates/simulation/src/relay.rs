@@ -120,6 +120,7 @@ fn options(seed: u64) -> Options {
             .collect(),
         hold_back: HOLD_BACK,
         atomic_transactions: true,
+        confirm_interval: Duration::from_secs(1),
         in_flight_events_max: 16,
         in_flight_bytes_max: 1 << 20,
         ack_timeout: Duration::from_secs(5),

@@ -24,6 +24,8 @@ pub(super) struct Validator<'a> {
 
 /// A publish waits in the client's queue until its ack; this many fit.
 const IN_FLIGHT_EVENTS_MAX: usize = 60_000;
+/// How often at most the slot's position moves.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<'a> Validator<'a> {
     pub(super) const fn new(environment: Environment<'a>) -> Self {
@@ -130,6 +132,7 @@ impl<'a> Validator<'a> {
             outboxes,
             atomic_transactions: raw_sink.atomic_transactions,
             hold_back: self.duration("delivery.hold_back", &raw.hold_back),
+            confirm_interval: STATUS_INTERVAL,
             in_flight_events_max: raw.in_flight_events_max,
             in_flight_bytes_max: bytes,
             ack_timeout: self.positive("delivery.ack_timeout", &raw.ack_timeout),
@@ -172,7 +175,7 @@ impl<'a> Validator<'a> {
             publication: raw.publication.clone(),
             application_name: format!("outbox-relay {relay}"),
             connect_timeout: self.positive("source.connect_timeout", &raw.connect_timeout),
-            status_interval: Duration::from_secs(1),
+            status_interval: STATUS_INTERVAL,
             holder_timeout: self.holder_timeout(&raw.holder_timeout),
         }
     }

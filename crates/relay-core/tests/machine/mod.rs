@@ -155,6 +155,7 @@ pub(crate) fn options() -> Options {
         outboxes: vec![outbox],
         atomic_transactions: false,
         hold_back: Duration::ZERO,
+        confirm_interval: Duration::ZERO,
         in_flight_events_max: 3,
         in_flight_bytes_max: 1 << 20,
         ack_timeout: 5 * SECOND,
